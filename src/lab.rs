@@ -233,19 +233,20 @@ fn measure(options: Run) -> Result<u8, LabError> {
     let (seed, prices) = (options.seed, !options.no_prices);
     let run = RunOptions { seed, prices, ..options.run.options(experiment)? };
     let mut outcome = twinring_lab::run(&run, &stop)?;
+    let code = outcome.exit_code();
     match options.add {
-        Some(directory) if outcome.exit_code() == 0 => {
+        Some(directory) if code == 0 => {
             outcome.bundle = twinring_lab::add(&directory, &outcome.directory)?;
             outcome.directory = directory;
         }
         Some(directory) => {
-            let what = "this session was interrupted, or measured nothing";
+            let what = "this session was interrupted, measured nothing, or all of it is void";
             complain(&format!("not added to {}: {what}", directory.display()));
         }
         None => {}
     }
     let page = if options.run.json { json_line(&outcome) } else { outcome.page() };
-    Ok(tell(&page, outcome.exit_code()))
+    Ok(tell(&page, code))
 }
 
 pub(crate) fn json_line(outcome: &Outcome) -> String {

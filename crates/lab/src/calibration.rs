@@ -39,7 +39,9 @@ pub(crate) fn calibrate(
         known.insert(saturated, slowest);
         let share = f64::from(cell.point.load_percent()) / 100.0;
         let left_out = |why: &str| progress.say(&format!("{cell} is left out: {why}"));
-        match slowest.map(|served| rounded(served * share)) {
+        // Each of several load generators gets a whole number.
+        let parts = experiment.via.as_ref().map_or(1, |via| via.generators);
+        match slowest.map(|served| rounded(served * share) / parts * parts) {
             None => left_out("no subject answered in a closed loop"),
             Some(0) => left_out("that share is less than one request per second"),
             Some(rate_per_s) => {

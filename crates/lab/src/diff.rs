@@ -97,7 +97,10 @@ pub fn diff(a: &Path, b: &Path, gates: &[Gate], unverified: bool) -> Result<Diff
     }
     let judge = |gate: &Gate| {
         let place = |it: &Change| format!("{}, {}", it.subject, it.cell);
-        gate.over(changes.iter().map(|it| (it.figures.get(&gate.figure), place(it))))
+        let found = changes.iter().map(|it| (it.figures.get(&gate.figure), place(it)));
+        let gone = before.keys().filter(|key| !after.contains_key(key));
+        let gone = gone.map(|(cell, subject)| (None, format!("{subject}, {cell}: only before")));
+        gate.over(found.chain(gone))
     };
     Ok(Diff {
         event: "result",

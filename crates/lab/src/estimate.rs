@@ -1,9 +1,10 @@
 //! An estimate of how long an experiment takes, printed before it runs.
 
 use crate::analysis::family;
-use crate::experiment::{Cell, Experiment, Protocol};
+use crate::experiment::{Axis, Cell, Experiment, Protocol};
 use crate::plan::groups;
 use crate::statistics::{family_level, least_pairs};
+use std::collections::BTreeSet;
 
 /// What a run takes beyond warm-up and window: start, placement, end.
 const OVERHEAD_S: f64 = 0.3;
@@ -12,8 +13,8 @@ const OVERHEAD_S: f64 = 0.3;
 /// min` without and with every spare pair.
 pub fn how_long(experiment: &Experiment) -> String {
     let cells = experiment.cells(experiment.networks());
-    let windows = |cell: &Cell| {
-        let protocol = cell.protocol();
+    let windows = |saturated: &Cell| {
+        let protocol = saturated.protocol();
         // Three of each subject, to find the rate.
         3.0 * block_s(experiment, experiment.subjects_of(protocol).len(), protocol)
     };
@@ -22,8 +23,10 @@ pub fn how_long(experiment: &Experiment) -> String {
         let groups = groups(0, &experiment.subjects_of(protocol), &experiment.contests(protocol));
         groups.iter().map(|group| block_s(experiment, group.subjects.len(), protocol)).sum()
     };
-    let calibrations: f64 =
-        cells.iter().filter(|cell| cell.point.load_percent() > 0).map(windows).sum();
+    let shares = cells.iter().filter(|cell| cell.point.load_percent() > 0);
+    let saturated: BTreeSet<Cell> =
+        shares.map(|cell| Cell { point: cell.point.with(Axis::LoadPercent, 0), ..*cell }).collect();
+    let calibrations: f64 = saturated.iter().map(windows).sum();
     let each_s: f64 = cells.iter().map(of_pair).sum();
     let pairs = [experiment.pairs, experiment.pairs + experiment.spare_pairs];
     let [about, most] = pairs.map(|pairs| duration(calibrations + each_s * pairs as f64));

@@ -84,14 +84,20 @@ impl Outcome {
 
     /// What gates say of the comparisons.
     pub fn judged(&self, gates: &[Gate]) -> Vec<Verdict> {
+        let cells = || self.bundle.summary.iter().flat_map(|summary| &summary.cells);
+        let compared: usize = cells().map(|cell| cell.comparisons.len()).sum();
+        let missing = self.bundle.summary.iter().filter(|summary| compared < summary.family);
+        let missing = missing.map(|_| "a cell that could not be measured".to_owned());
+        let not_run = self.bundle.not_run.iter().map(|it| format!("{}: {}", it.subject, it.why));
+        let missing: Vec<String> = not_run.chain(missing).collect();
         let over = |gate: &Gate| {
-            let cells = self.bundle.summary.iter().flat_map(|summary| &summary.cells);
-            gate.over(cells.flat_map(|cell| {
+            let found = cells().flat_map(|cell| {
                 cell.comparisons.iter().map(|it| {
                     let change = it.figures.get(&gate.figure).filter(|_| it.void.is_none());
                     (change, format!("{} against {}, {}", it.subject, it.baseline, cell.cell))
                 })
-            }))
+            });
+            gate.over(found.chain(missing.iter().map(|what| (None, what.clone()))))
         };
         gates.iter().map(over).collect()
     }

@@ -121,12 +121,12 @@ fn append(runs: &mut Vec<RunRecord>, next: Vec<RunRecord>, occasions: usize) {
     let mut blocks: HashMap<Cell, usize> = HashMap::new();
     for run in runs.iter().filter(|run| !run.calibration) {
         let after = blocks.entry(run.cell).or_default();
-        *after = (*after).max(run.block + 1);
+        *after = (*after).max(run.block.saturating_add(1));
     }
     for mut run in next {
         run.index = runs.len();
-        run.occasion += occasions;
-        run.block += blocks.get(&run.cell).copied().unwrap_or(0);
+        run.occasion = run.occasion.saturating_add(occasions);
+        run.block = run.block.saturating_add(blocks.get(&run.cell).copied().unwrap_or(0));
         runs.push(run);
     }
 }

@@ -112,6 +112,8 @@ pub(crate) struct ProcessStat<'a> {
     /// CPU time of all its threads, ended ones included.
     pub(crate) user_ticks: u64,
     pub(crate) system_ticks: u64,
+    /// That of its children which have ended and that it has waited for, theirs included.
+    pub(crate) children_ticks: u64,
 }
 
 /// Reads the text of `/proc/PID/stat`. The name in the second field may hold blanks and
@@ -126,6 +128,7 @@ pub(crate) fn process_stat(text: &str) -> Option<ProcessStat<'_>> {
         parent: field(4)?.parse().ok()?,
         user_ticks: field(14)?.parse().ok()?,
         system_ticks: field(15)?.parse().ok()?,
+        children_ticks: field(16)?.parse::<u64>().ok()?.saturating_add(field(17)?.parse().ok()?),
     })
 }
 
@@ -231,11 +234,11 @@ mod tests {
 
     #[test]
     fn a_process_name_may_hold_anything() {
-        let head = "7 (a) (b c) S 1 7 7 0 -1 4194304 100 0 0 0 11 22 0 0 20 0 1 0 5 6 7 8 0 0 0 0 \
+        let head = "7 (a) (b c) S 1 7 7 0 -1 4194304 100 0 0 0 11 22 3 4 20 0 1 0 5 6 7 8 0 0 0 0 \
                     0 0 0 0 0 0 0 0 17 1 0 5 0 0";
         let stat = process_stat(head).unwrap();
-        let expected = ProcessStat { name: "a) (b c", parent: 1, user_ticks: 11, system_ticks: 22 };
-        assert_eq!(stat, expected);
+        assert_eq!((stat.name, stat.parent, stat.children_ticks), ("a) (b c", 1, 7));
+        assert_eq!((stat.user_ticks, stat.system_ticks), (11, 22));
         assert_eq!(process_stat("7 (cut"), None);
         assert_eq!(process_stat("7 (cut) S 1"), None);
     }

@@ -98,7 +98,7 @@ pub fn least_pairs(level: f64) -> usize {
 /// in several strata, their distances are from the mean of their own stratum.
 pub fn estimate(pairs: &[Sample], level: f64, seed: u64) -> Option<Estimate> {
     let logs = aligned(pairs)?;
-    let means = SubsetMeans::of(&logs, seed);
+    let means = SubsetMeans::of(&logs, level, seed);
     Some(Estimate {
         ratio: means.mean().exp(),
         ends: means.interval(level).map(Ends::of_logs),

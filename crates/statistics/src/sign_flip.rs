@@ -30,8 +30,8 @@ pub(super) struct SubsetMeans {
 }
 
 impl SubsetMeans {
-    /// Those of two or more finite values. The same seed gives the same subsets.
-    pub(super) fn of(values: &[f64], seed: u64) -> SubsetMeans {
+    /// Those of two or more finite values, as many as the level needs. The same seed gives the same subsets.
+    pub(super) fn of(values: &[f64], level: f64, seed: u64) -> SubsetMeans {
         let total: f64 = values.iter().sum();
         let count = values.len();
         let largest = values.iter().fold(0.0_f64, |largest, value| largest.max(value.abs()));
@@ -59,7 +59,7 @@ impl SubsetMeans {
             }
         } else {
             let mut random = Rand64::new(u128::from(seed));
-            for _ in 0..DRAWN_SUBSETS {
+            for _ in 0..DRAWN_SUBSETS.max((1.0 / level).ceil().min(1e6) as usize) {
                 let (sum, chosen) = drawn(values, &mut random);
                 add(sum, chosen);
             }
@@ -146,7 +146,7 @@ mod tests {
             values in prop::collection::vec(-1.0..1.0_f64, 2..9),
             shift in -1.0..1.0_f64,
         ) {
-            let means = SubsetMeans::of(&values, 1);
+            let means = SubsetMeans::of(&values, 0.05, 1);
             for shift in [shift, 0.0] {
                 let (found, expected) = (means.p_value(shift), by_definition(&values, shift));
                 prop_assert!((found - expected).abs() < 1e-12, "{found} {expected}");
@@ -160,7 +160,7 @@ mod tests {
             level in prop::sample::select(vec![0.05, 0.1, 0.05 / 6.0, 0.01, 1.0 - 0.95]),
         ) {
             let values: Vec<f64> = hundredths.iter().map(|it| f64::from(*it) / 100.0).collect();
-            let means = SubsetMeans::of(&values, 7);
+            let means = SubsetMeans::of(&values, 0.05, 7);
             let interval = means.interval(level);
             for shift in [0.0, -0.03, 0.03, 0.001] {
                 let excluded = interval.is_some_and(|[low, high]| shift < low || shift > high);
@@ -179,7 +179,7 @@ mod tests {
             let chosen: Vec<usize> =
                 (0..DRAWN_SUBSETS).map(|_| drawn(&values, &mut random).1).collect();
             let [none, all] = [0, 17].map(|count| chosen.iter().filter(|it| **it == count).count());
-            let means = SubsetMeans::of(&values, seed);
+            let means = SubsetMeans::of(&values, 0.05, seed);
             let count = |means: &[f64], mean| means.iter().filter(|it| **it == mean).count();
             assert_eq!(count(&means.smaller, f64::NEG_INFINITY), none + all);
             assert_eq!(count(&means.larger, f64::INFINITY), none + all);
@@ -191,10 +191,10 @@ mod tests {
     #[test]
     fn drawn_subsets_come_close_to_all_of_them() {
         let values: Vec<f64> = (0..16).map(|at| f64::from(at * 37 % 16) / 100.0 - 0.06).collect();
-        let exact = SubsetMeans::of(&values, 1);
+        let exact = SubsetMeans::of(&values, 0.05, 1);
         let more: Vec<f64> = values.iter().chain(&[0.015]).copied().collect();
         let [found, expected] =
-            [SubsetMeans::of(&more, 1), exact].map(|it| it.interval(0.05).unwrap());
+            [SubsetMeans::of(&more, 0.05, 1), exact].map(|it| it.interval(0.05).unwrap());
         for (found, expected) in found.iter().zip(expected) {
             assert!((found - expected).abs() < 0.003, "{found} {expected}");
         }

@@ -95,7 +95,7 @@ impl Cpu {
         self.system_s += other.system_s;
         self.busiest_thread_share = self.busiest_thread_share.max(other.busiest_thread_share);
         self.saturated |= other.saturated;
-        self.throttled_periods += other.throttled_periods;
+        self.throttled_periods = self.throttled_periods.saturating_add(other.throttled_periods);
     }
 }
 

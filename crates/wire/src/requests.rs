@@ -140,16 +140,14 @@ impl RequestResult {
         if answered == 0 && !interrupted {
             return Some("no request was answered as expected inside the window".into());
         }
-        if self.gates.iter().any(|gate| gate.gate == "max_error_rate") {
-            return None;
-        }
         let first = self.first_error.as_ref().map_or(String::new(), |first| format!("; {first}"));
-        if failed > 0 {
-            let all = answered + failed;
-            return Some(format!("{failed} of {all} requests failed (--max-error-rate){first}"));
+        if established < asked && !interrupted {
+            return Some(format!("{established} of {asked} connections could be opened{first}"));
         }
-        (established < asked && !interrupted)
-            .then(|| format!("{established} of {asked} connections could be opened{first}"))
+        let is_judged = self.gates.iter().any(|gate| gate.gate == "max_error_rate");
+        let all = answered.saturating_add(failed);
+        (failed > 0 && !is_judged)
+            .then(|| format!("{failed} of {all} requests failed (--max-error-rate){first}"))
     }
 
     /// Why the load was not the one that was asked for, if it was not.

@@ -100,7 +100,11 @@ impl TcpResult {
             let count = self.errors.mismatch;
             return Some(format!("{count} connections got back other bytes than were sent"));
         }
-        self.all.failure(self.head.interrupted)
+        let (idle, opened) = (self.settings.idle, self.all.connections.idle_established);
+        let missing = opened.filter(|opened| *opened < idle && !self.head.interrupted);
+        let missing =
+            missing.map(|opened| format!("{opened} of {idle} idle connections could be opened"));
+        self.all.failure(self.head.interrupted).or(missing)
     }
 
     pub(crate) fn add(&mut self, other: TcpResult) -> Result<(), String> {

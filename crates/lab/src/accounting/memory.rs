@@ -87,10 +87,8 @@ impl KernelMemory {
 
     /// All of it.
     pub fn total_bytes(&self) -> u64 {
-        self.unreclaimable_slab_bytes
-            + self.reclaimable_slab_bytes
-            + self.stack_bytes
-            + self.page_table_bytes
+        let slab = self.unreclaimable_slab_bytes.saturating_add(self.reclaimable_slab_bytes);
+        slab.saturating_add(self.stack_bytes).saturating_add(self.page_table_bytes)
     }
 }
 

@@ -142,7 +142,7 @@ pub struct ProcessUse {
 
 impl ProcessUse {
     pub(crate) fn switches(&self) -> u64 {
-        self.voluntary_switches + self.involuntary_switches
+        self.voluntary_switches.saturating_add(self.involuntary_switches)
     }
 }
 

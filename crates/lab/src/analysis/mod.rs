@@ -254,7 +254,8 @@ fn met_slo(experiment: &Experiment, protocol: Protocol, figures: &Figures) -> Op
     Some(missing <= missing_most && time_us <= limit_us)
 }
 
-/// The runs that count of every subject in every cell that has runs: none of a subject that is void there.
+/// The runs that count and met the SLO, of every subject in every cell that has runs: none of a subject that is void
+/// there.
 pub(crate) fn sound_runs<'a>(
     experiment: &Experiment,
     runs: &'a [RunRecord],
@@ -266,7 +267,8 @@ pub(crate) fn sound_runs<'a>(
         let judged = Judged::all(experiment, &runs);
         for it in &judged {
             let own = sound.entry((cell, it.run.subject.clone())).or_default();
-            if it.counts() && void(&it.run.subject, &judged).is_none() {
+            let met = it.met_slo != Some(false);
+            if it.counts() && met && void(&it.run.subject, &judged).is_none() {
                 own.extend(it.figures.clone().map(|figures| (it.run, figures)));
             }
         }

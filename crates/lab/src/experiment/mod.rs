@@ -91,7 +91,7 @@ pub struct Experiment {
 #[serde(deny_unknown_fields)]
 #[command(next_help_heading = "Load generators on other machines")]
 pub struct Via {
-    /// What the command of the load generator begins with: `ssh beta`, `srun -N16 -n16`, `kubectl exec -i pod --`.
+    /// What the command of the load generator begins with: `ssh beta`, `srun --overlap -N1 -n1`, `kubectl exec -i pod --`.
     // One value, which is split; clap takes `Vec` for several.
     #[arg(id = "via", long = "via", value_name = "COMMAND", required = false, requires = "address",
           value_parser = words)]

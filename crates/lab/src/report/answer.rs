@@ -88,9 +88,8 @@ fn reason(row: &Row<'_>) -> String {
         Some(why) => {
             format!("void, {}", why.splitn(3, ": ").take(2).collect::<Vec<_>>().join(": "))
         }
-        None if because.contains(" pair") && because.ends_with(" needed") => {
-            format!("too few: {because}")
-        }
+        None if because.ends_with(" needed") => "too few pairs that count".to_owned(),
+        None if because.starts_with("finer than") => "less than the clock can show".to_owned(),
         None => because.to_owned(),
     }
 }
@@ -141,8 +140,13 @@ pub(super) fn limits(bundle: &Bundle) -> Vec<String> {
     let apart = minutes_apart(bundle).filter(|minutes| *minutes < APART_LEAST);
     limits.extend(apart.map(|minutes| format!("sessions only {minutes} min apart")));
     limits.extend(left_out(bundle));
+    if sections(bundle).iter().any(|(_, rows)| rows.iter().any(Row::is_noisy)) {
+        limits.push("noisy: over all runs, because too few count".to_owned());
+    }
     if summary.idle_clock == IdleClock::ProcStat {
-        limits.push("CPU time in ticks of 10 ms".to_owned());
+        limits.push(
+            "CPU time in ticks of 10 ms: finer as root, or with a longer --window".to_owned(),
+        );
     }
     let is_bound = |it: &Bottleneck| matches!(it, Bottleneck::ClientCpu);
     let subjects = || summary.cells.iter().flat_map(|cell| &cell.subjects);

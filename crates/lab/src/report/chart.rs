@@ -3,7 +3,7 @@
 use crate::analysis::{CellSummary, Comparison};
 use crate::experiment::Cell;
 use crate::result::Bundle;
-use crate::statistics::Ends;
+use crate::statistics::{Ends, Estimate};
 
 pub(super) struct Row<'a> {
     pub(super) cell: &'a CellSummary,
@@ -21,11 +21,23 @@ impl Row<'_> {
         if with_net { format!("{work} {net}") } else { work }
     }
 
-    /// CPU per request of both, over the pairs of the change.
+    /// CPU per request of both, over the pairs of the change if those count.
     pub(super) fn cpu_us(&self) -> [Option<f64>; 2] {
         let Comparison { primary, of_baseline, ratio, .. } = self.comparison;
-        let baseline = of_baseline.get(primary).map(|ns| ns / 1e3);
+        let baseline = of_baseline.get(primary).filter(|_| !self.is_noisy()).map(|ns| ns / 1e3);
         [baseline, baseline.zip(*ratio).map(|(us, of)| us * of.ratio)]
+    }
+
+    /// Too few pairs count for an interval, and all runs have one: that is shown.
+    pub(super) fn is_noisy(&self) -> bool {
+        let Comparison { ratio, all_runs, because, void, .. } = self.comparison;
+        let [ratio, all_runs] = [ratio, all_runs].map(|it| it.and_then(|it| it.ends));
+        let too_few = because.as_ref().is_some_and(|it| it.ends_with(" needed"));
+        too_few && void.is_none() && ratio.is_none() && all_runs.is_some()
+    }
+
+    fn shown(&self) -> Option<Estimate> {
+        if self.is_noisy() { self.comparison.all_runs } else { self.comparison.ratio }
     }
 
     pub(super) fn busy_share(&self) -> Option<f64> {
@@ -34,11 +46,11 @@ impl Row<'_> {
 
     /// What the subject needs more, in percent of the baseline; less is negative.
     pub(super) fn percent(&self) -> Option<f64> {
-        self.comparison.ratio.map(|it| percent(it.ratio))
+        self.shown().map(|it| percent(it.ratio))
     }
 
     pub(super) fn ends(&self) -> Option<Ends> {
-        self.comparison.ratio.and_then(|it| it.ends)
+        self.shown().and_then(|it| it.ends)
     }
 
     pub(super) fn decision(&self) -> String {
@@ -48,6 +60,7 @@ impl Row<'_> {
             (Some(_), _) if comparison.aa => "false".to_owned(),
             (Some(_), _) if comparison.is_fragile => "fragile".to_owned(),
             (Some(less), _) => less.clone(),
+            (None, None) if self.is_noisy() => "noisy".to_owned(),
             // An interval that excludes 0 without a decision is finer than the clock.
             (None, None) if self.ends().is_none_or(Ends::excludes_one) => "unclear".to_owned(),
             (None, None) if comparison.aa => "passed".to_owned(),

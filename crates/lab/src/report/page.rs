@@ -28,9 +28,10 @@ pub fn first_page(bundle: &Bundle, directory: &str) -> String {
     let limits = limits(bundle);
     if !limits.is_empty() {
         lines.push(String::new());
-        let mut limits = wrapped(&limits.join("; "), "LIMITS ", "       ");
-        limits.truncate(5);
-        lines.extend(limits);
+        // Whole ones, as many as have room.
+        let some = |count: usize| wrapped(&limits[..count].join("; "), "LIMITS ", "       ");
+        let most = (1..=limits.len()).rev().find(|count| some(*count).len() <= 5);
+        lines.extend(some(most.unwrap_or(1)));
     }
     let sessions = bundle.all_occasions().len();
     if sessions < MIN_SESSIONS && directory != "." {

@@ -47,6 +47,9 @@ fn flaws() -> Vec<Flaw> {
         (Result, Void, vec![("/loads/0/latency_us/p99", json!(5.0))]),
         (Result, Void, vec![("/loads/0/window/seconds", json!(1.9))]),
         (Load, Void, vec![("/loads/0/settings/connections", json!(64))]),
+        (Load, Void, vec![("/loads/0/settings/message_bytes", json!(1))]),
+        // A closed loop passed where a rate was asked for.
+        (Load, Void, vec![("/rate_per_s", json!(500))]),
         (Load, Void, [open(1.0), vec![("/loads/0/requests/due", json!(150_000))]].concat()),
         (Bytes, Void, vec![("/loads/0/errors/mismatch", json!(1))]),
         (Errors, Void, vec![("/loads/0/errors/reset", json!(1))]),

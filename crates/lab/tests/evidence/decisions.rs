@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 use twinring_lab::analysis::{CellSummary, Comparison, Scope};
-use twinring_lab::{Gated, diff, first_page, rerender};
+use twinring_lab::{Gated, Outcome, diff, first_page, rerender};
 
 use crate::records::{bundle, experiment, judge, judge_by, pairs};
 use testing::{Test, tests};
@@ -247,6 +247,14 @@ fn a_gate_on_a_void_subject_cannot_be_judged() {
         for record in records.iter_mut().filter(|it| it["subject"] == "io_uring") {
             record["loads"][0]["errors"]["mismatch"] = json!(1);
         }
+    }
+    // So did one that could not be started.
+    let bundle = bundle(experiment(), pairs(8, 1.25));
+    let mut outcome = Outcome { directory: before.path().to_owned(), bundle };
+    for expected in [Some(Gated::Holds), None] {
+        assert_eq!(outcome.judged(&gates)[0].is, expected);
+        let missing = json!({"subject": "tokio", "why": "not found"});
+        outcome.bundle.not_run.push(serde_json::from_value(missing).unwrap());
     }
 }
 

@@ -31,6 +31,7 @@ fn load() -> TcpResult {
     load.head.schema = SCHEMA.to_owned();
     let settings = &mut load.settings;
     (settings.connections, settings.depth, settings.verify) = (CONNECTIONS, 1, true);
+    settings.message_bytes = 128;
     settings.mode = "closed".to_owned();
     (load.all.window.end_monotonic_ns, load.all.window.seconds) = (2_000_000_000, WINDOW_S);
     load.all.requests.answered = ANSWERED;

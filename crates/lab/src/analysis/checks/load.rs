@@ -91,7 +91,13 @@ fn of_packets(udp: &UdpResult) -> Result<Vec<PrintedQuantile>, String> {
             0.99,
             udp.round_trip_us.p99,
         ),
-        ("sends", all.send_lateness.decode()?, udp.packets.sent, 0.999, udp.send_lateness_us.p99_9),
+        (
+            "sends",
+            all.send_lateness.decode()?,
+            udp.packets.sent.saturating_add(udp.packets.refused),
+            0.999,
+            udp.send_lateness_us.p99_9,
+        ),
     ])
 }
 
@@ -99,7 +105,10 @@ pub(super) fn as_asked(seen: &Seen<'_>) -> Found {
     let point = seen.run.cell.point;
     let is_as_asked = match seen.load? {
         LoadResult::Tcp(load) => {
-            load.settings.connections == u64::from(point.get(Axis::Connections))
+            let settings = &load.settings;
+            settings.connections == u64::from(point.get(Axis::Connections))
+                && settings.message_bytes == u64::from(point.get(Axis::Bytes))
+                && settings.depth == u64::from(point.get(Axis::Depth))
         }
         LoadResult::Udp(load) => {
             let settings = &load.settings;
@@ -140,7 +149,12 @@ fn due(seen: &Seen<'_>) -> Found {
             let of = |axis| f64::from(point.get(axis));
             (udp.packets.due, of(Axis::Streams) * of(Axis::PacketsPerS), false)
         }
-        LoadResult::Tcp(_) | LoadResult::Http(_) if load.mode() == "closed" => return None,
+        LoadResult::Tcp(_) | LoadResult::Http(_) if load.mode() == "closed" => {
+            let was_asked = seen.run.rate_per_s() == 0;
+            return void_unless(was_asked, || {
+                "a closed loop, where a rate was asked for".to_owned()
+            });
+        }
         LoadResult::Tcp(tcp) => by_rate(tcp.all.requests.due, &tcp.settings.arrivals)?,
         LoadResult::Http(http) => by_rate(http.all.requests.due, &http.settings.arrivals)?,
     };
