@@ -31,7 +31,8 @@ pub(crate) enum Service {
 type Ended = Result<ExitCode, Box<dyn Error>>;
 
 pub(crate) fn run(service: Service) -> ExitCode {
-    twinring::measure::keep_freed_memory();
+    // SAFETY: nothing has started a thread yet.
+    unsafe { twinring::measure::keep_freed_memory() };
     // The task of one connection may panic, and a worker must not wait for standard error.
     std::panic::set_hook(Box::new(|panic| notices::tell(format!("twinring: a bug: {panic}"))));
     notices::connect_manager();

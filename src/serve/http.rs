@@ -135,7 +135,7 @@ fn run(
     let owner = prepared.identity.clone();
     let open = || open_log(&started.log, workers, owner.as_ref());
     prepared.log = started.change_rights(&mut prepared, tls.as_deref(), open)?;
-    let tell = |line| notices::tell(format!("twinring: {line}"));
+    let tell = |line| notices::ERRORS.print(format!("twinring: {line}"));
     let service = service.observed(prepared.log.clone(), prepared.admin.is_some(), tell);
     let mut reporter = Reporter::new("http", &prepared, &service, service.counters());
     if !encrypted.is_empty() {

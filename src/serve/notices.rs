@@ -39,6 +39,9 @@ pub(super) struct Printer {
 }
 
 static NOTICES: Printer = Printer { thread: "notices", print: complain, sender: OnceLock::new() };
+/// Standard error as well: what clients cause must not push out notices.
+pub(super) static ERRORS: Printer =
+    Printer { thread: "errors", print: complain, sender: OnceLock::new() };
 /// Standard output.
 pub(super) static REPORTS: Printer =
     Printer { thread: "reports", print: print_line, sender: OnceLock::new() };
@@ -84,7 +87,9 @@ pub(super) fn finish() {
         tell("twinring: the final line was not printed: standard output is not read".to_owned());
     }
     // Standard error may not be read either.
-    NOTICES.finish();
+    if NOTICES.finish() {
+        ERRORS.finish();
+    }
 }
 
 /// Prints the first notice of each kind; every worker and listener sends its own.

@@ -253,24 +253,31 @@ fn who_reads_many_answers_slowly_gets_them_all() {
     const STREAMS: u32 = 300;
     let (site, server) = served(&["server.idle-timeout = '2s'", "server.http2-streams = '300'"]);
     site.write("page.bin", &pattern(3, BYTES));
-    for has_said_all in [false, true] {
+    for (has_said_all, is_drained) in [(false, false), (true, false), (false, true)] {
         let mut client = connect_narrow(server.address());
         let get = |number| Frame::get(2 * number + 1, "/page.bin").bytes();
         say(&mut client, [http2::unlimited(), (0..STREAMS).flat_map(get).collect()].concat());
         if has_said_all {
             client.shutdown(Shutdown::Write).expect("FIN");
         }
+        if is_drained {
+            // What was finished and not yet taken was dropped.
+            thread::sleep(Duration::from_millis(300));
+            server.signal(Signal::SIGTERM);
+            thread::sleep(Duration::from_millis(300));
+        }
         let mut left = STREAMS as usize * BYTES;
         while left > 0 {
-            let frame = next_frame(&mut client).filter(|frame| frame.goaway().is_none());
+            let frame =
+                next_frame(&mut client).filter(|frame| is_drained || frame.goaway().is_none());
             let frame = frame.unwrap_or_else(|| panic!("it ended {left} bytes too early"));
             if frame.kind == DATA {
                 left -= frame.payload.len();
-                thread::sleep(Duration::from_millis(8));
+                thread::sleep(Duration::from_millis(if is_drained { 1 } else { 8 }));
             }
         }
     }
-    server.end_with(&[("idle_closed", 0)]);
+    server.wait().expect(0, &[("idle_closed", 0)]);
 }
 
 fn the_last_request_is_followed_by_goaway() {

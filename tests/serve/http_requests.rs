@@ -61,6 +61,7 @@ fn limits_have_their_own_status_and_close() {
     ] {
         server.check_http1(&[(format!("HEAD {line}\r\n\r\n"), status, &[])]);
     }
+    assert!(talk(server.address(), "\r\nHEAD / HTTP/1.1\r\n\r\n").ends_with(b"\r\n\r\n"));
     // Just inside the bounds.
     let target = format!("/hello.txt?{}", "x".repeat(1980));
     let fields = format!("X: {}\r\n", "x".repeat(2000));

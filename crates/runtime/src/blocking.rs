@@ -156,7 +156,8 @@ impl ThreadPool {
                 continue;
             };
             drop(state);
-            work();
+            // Of what the work returned or owned, if nobody waits for it.
+            let _a_destructor_panicked = catch_unwind(AssertUnwindSafe(work));
             state = self.lock();
         }
         state.alive -= 1;

@@ -206,13 +206,6 @@ impl From<Vec<u8>> for RecvBuf {
     }
 }
 
-impl From<RecvBuf> for Vec<u8> {
-    /// Copies the bytes.
-    fn from(buf: RecvBuf) -> Vec<u8> {
-        buf.to_vec()
-    }
-}
-
 impl fmt::Debug for RecvBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RecvBuf").field("len", &self.len()).finish_non_exhaustive()

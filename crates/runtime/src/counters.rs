@@ -36,8 +36,6 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
             $($(#[$doc])* pub(crate) $name: Count,)*
-            /// The durations of calls are recorded.
-            pub(crate) call_times: bool,
         }
 
         impl Counters {
@@ -46,7 +44,6 @@ macro_rules! counters {
                 $(snapshot.$name = self.$name.get();)*
                 // Each enter, and each wait of epoll, is one more.
                 snapshot.syscalls += snapshot.enters.max(snapshot.waits);
-                snapshot.derive();
                 snapshot
             }
         }
@@ -55,15 +52,12 @@ macro_rules! counters {
         #[derive(Clone, Debug, Default, Serialize)]
         pub struct CounterSnapshot {
             $($(#[$doc])* pub $name: u64,)*
-            /// `completions / enters`; 0 without enters.
-            pub completions_per_enter: f64,
         }
 
         impl CounterSnapshot {
             /// Adds the counts of another worker.
             pub fn merge(&mut self, other: &CounterSnapshot) {
                 $(self.$name += other.$name;)*
-                self.derive();
             }
         }
     };
@@ -119,13 +113,4 @@ counters! {
     /// Buffers of the receive pools with unconsumed bytes, when the worker last waited; on io_uring
     /// also those of sends submitted by that wait. 0 when the worker has ended.
     buffers_in_use,
-}
-
-impl CounterSnapshot {
-    fn derive(&mut self) {
-        self.completions_per_enter = match self.enters {
-            0 => 0.0,
-            enters => self.completions as f64 / enters as f64,
-        };
-    }
 }

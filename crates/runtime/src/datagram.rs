@@ -144,23 +144,6 @@ impl UdpStats {
         self.received += received.datagrams() as u64;
         self.truncated += u64::from(received.truncated);
     }
-
-    /// Adds the counts of another socket.
-    pub fn merge(&mut self, other: &UdpStats) {
-        self.received += other.received;
-        self.truncated += other.truncated;
-        self.kernel_drops += other.kernel_drops;
-        self.sent += other.sent;
-        self.blocked += other.blocked;
-        self.icmp_errors += other.icmp_errors;
-        self.retries += other.retries;
-        self.gso_fallbacks += other.gso_fallbacks;
-        self.receive_errors += other.receive_errors;
-        let mut errors = other.send_errors;
-        for (mine, theirs) in self.send_errors.all().into_iter().zip(errors.all()) {
-            *mine += *theirs;
-        }
-    }
 }
 
 /// Datagrams that were handed over and not sent, by reason.
@@ -186,18 +169,6 @@ pub struct SendErrors {
 }
 
 impl SendErrors {
-    fn all(&mut self) -> [&mut u64; 7] {
-        [
-            &mut self.too_big,
-            &mut self.unreachable,
-            &mut self.refused,
-            &mut self.no_memory,
-            &mut self.forbidden,
-            &mut self.bad_address,
-            &mut self.other,
-        ]
-    }
-
     pub(crate) fn count(&mut self, errno: i32, datagrams: u64) {
         let counter = match errno {
             libc::EMSGSIZE => &mut self.too_big,
@@ -216,7 +187,9 @@ impl SendErrors {
     }
 
     /// All of them.
-    pub fn total(mut self) -> u64 {
-        self.all().into_iter().map(|counter| *counter).sum()
+    pub fn total(self) -> u64 {
+        let SendErrors { too_big, unreachable, refused, no_memory, forbidden, bad_address, other } =
+            self;
+        too_big + unreachable + refused + no_memory + forbidden + bad_address + other
     }
 }

@@ -20,7 +20,7 @@
 //! # }
 //! ```
 
-use crate::runtime::{Worker, current};
+use crate::runtime::{Worker, current, with_current};
 use crate::sys::file as sys;
 use crate::task::wake_all;
 use rustix::fs::{OFlags, ResolveFlags};
@@ -75,10 +75,36 @@ impl Storage {
 /// An open file or directory; closed when its last user drops it.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
-    pub(crate) file: std::fs::File,
+    /// There until this is dropped.
+    file: Option<std::fs::File>,
     pub(crate) storage: Storage,
     device: u64,
     kind: Kind,
+}
+
+impl OpenFile {
+    pub(crate) fn file(&self) -> &std::fs::File {
+        self.file.as_ref().expect("closed by its drop alone")
+    }
+
+    /// A file that was opened beneath this directory. Asks the server of a remote one.
+    fn beneath(&self, file: std::fs::File) -> io::Result<OpenFile> {
+        let Metadata { device, kind, .. } = Metadata::of(&file)?;
+        // Another filesystem may be mounted there.
+        let storage = if device == self.device { self.storage } else { Storage::Elsewhere };
+        Ok(OpenFile { file: Some(file), storage, device, kind })
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        // A file of this machine is closed here, so that its descriptor is free for the next one. Closing a remote
+        // one may call a server, which a worker leaves to a thread.
+        if self.storage == Storage::Elsewhere {
+            let file = self.file.take();
+            with_current(|worker| worker.shared.remote.drop_there(file));
+        }
+    }
 }
 
 /// The kind of a directory entry.
@@ -212,7 +238,7 @@ impl Dir {
         }
         let storage = Storage::of(&file)?;
         let Metadata { device, kind, .. } = Metadata::of(&file)?;
-        Ok(Dir { handle: Arc::new(OpenFile { file, storage, device, kind }) })
+        Ok(Dir { handle: Arc::new(OpenFile { file: Some(file), storage, device, kind }) })
     }
 
     /// Opens the file at `path` (relative) beneath the directory, for reading. A FIFO or a device
@@ -228,32 +254,25 @@ impl Dir {
         if self.handle.storage != Storage::Elsewhere {
             worker.counters.syscalls.add(1);
             let cached = resolve | ResolveFlags::CACHED;
-            match sys::open_at(&self.handle.file, path, FLAGS, cached) {
+            match sys::open_at(self.handle.file(), path, FLAGS, cached) {
                 // EINVAL: RESOLVE_CACHED is of Linux 5.12.
                 Err(error) if is_one_of(&error, &[libc::EAGAIN, libc::EINVAL]) => {}
-                opened => return self.file(worker, opened?),
+                opened => {
+                    let opened = self.handle.beneath(opened?)?;
+                    worker.counters.syscalls.add(1);
+                    return Ok(File::new(worker, opened));
+                }
             }
         }
         let (root, path) = (Arc::clone(&self.handle), path.to_owned());
         let opening = on_thread(&worker, self.handle.storage, move || {
-            let open = || sys::open_at(&root.file, &path, FLAGS, resolve);
+            let open = || sys::open_at(root.file(), &path, FLAGS, resolve);
             let renamed = |error: &io::Error| is_one_of(error, &[libc::EAGAIN]);
             let is_over = |it: &io::Result<_>| !it.as_ref().is_err_and(renamed);
-            (1..OPEN_ATTEMPTS).map(|_| open()).find(is_over).unwrap_or_else(open)
+            root.beneath((1..OPEN_ATTEMPTS).map(|_| open()).find(is_over).unwrap_or_else(open)?)
         });
-        let file = opening.await?;
-        self.file(worker, file)
-    }
-
-    fn file(&self, worker: Rc<Worker>, file: std::fs::File) -> io::Result<File> {
-        worker.counters.syscalls.add(1);
-        // Another filesystem may be mounted here.
-        let Metadata { device, kind, .. } = Metadata::of(&file)?;
-        let ours = device == self.handle.device;
-        let storage = if ours { self.handle.storage } else { Storage::Elsewhere };
-        let handle = Arc::new(OpenFile { file, storage, device, kind });
-        let (refuses_sendfile, looked, cached) = Default::default();
-        Ok(File { worker, handle, refuses_sendfile, looked, cached })
+        let opened = opening.await?;
+        Ok(File::new(worker, opened))
     }
 
     /// The content of the directory `path` (`.` is this one), sorted by name: the first `most` names.
@@ -261,7 +280,7 @@ impl Dir {
     /// symbolic links, and those that disappear meanwhile.
     pub async fn list(&self, path: &Path, symlinks: Symlinks, most: usize) -> io::Result<Listed> {
         let (root, path) = (Arc::clone(&self.handle), path.to_owned());
-        let listing = move || list(&root.file, &path, symlinks, most);
+        let listing = move || list(root.file(), &path, symlinks, most);
         on_thread(&current(), self.handle.storage, listing).await
     }
 }
@@ -332,13 +351,18 @@ pub struct File {
 }
 
 impl File {
+    fn new(worker: Rc<Worker>, opened: OpenFile) -> File {
+        let (refuses_sendfile, looked, cached) = Default::default();
+        File { worker, handle: Arc::new(opened), refuses_sendfile, looked, cached }
+    }
+
     /// The current metadata.
     pub async fn metadata(&self) -> io::Result<Metadata> {
         if let Some(metadata) = self.metadata_at_once() {
             return metadata;
         }
         let handle = Arc::clone(&self.handle);
-        on_thread(&self.worker, handle.storage, move || Metadata::of(&handle.file)).await
+        on_thread(&self.worker, handle.storage, move || Metadata::of(handle.file())).await
     }
 
     /// Like [`metadata`](File::metadata), but all calls until the worker next waits share the result of the
@@ -356,7 +380,7 @@ impl File {
             return None;
         }
         self.worker.counters.syscalls.add(1);
-        let metadata = Metadata::of(&self.handle.file);
+        let metadata = Metadata::of(self.handle.file());
         if let Ok(metadata) = metadata {
             self.looked.set(Some((self.worker.round(), metadata)));
         }
@@ -384,11 +408,11 @@ impl File {
     /// Reads at least one byte behind `bytes`, or none at the end of the file.
     async fn append(&self, offset: u64, mut bytes: Vec<u8>, most: usize) -> io::Result<Vec<u8>> {
         self.check_readable(offset)?;
-        let OpenFile { file, storage, .. } = &*self.handle;
-        if *storage != Storage::Elsewhere {
+        let (file, storage) = (self.handle.file(), self.handle.storage);
+        if storage != Storage::Elsewhere {
             self.worker.executor.spend_or_yield().await;
             self.worker.counters.syscalls.add(1);
-            let flags = if *storage == Storage::Memory { 0 } else { libc::RWF_NOWAIT };
+            let flags = if storage == Storage::Memory { 0 } else { libc::RWF_NOWAIT };
             match sys::read_at(file, offset, &mut bytes, most, flags) {
                 // Kernels 5.9 and 5.10 returned 0 for uncached data.
                 Ok(0) if offset < Metadata::of(file)?.len => {}
@@ -429,7 +453,7 @@ impl File {
             },
         };
         on_thread(worker, self.handle.storage, move || {
-            sys::read_at(&read.on.file, read.offset, &mut read.bytes, read.most, 0)?;
+            sys::read_at(read.on.file(), read.offset, &mut read.bytes, read.most, 0)?;
             Ok(read.bytes)
         })
         .await
@@ -466,7 +490,7 @@ impl File {
         }
         // Nearly always two: see there.
         self.worker.counters.syscalls.add(2);
-        let is_cached = sys::is_cached(&self.handle.file, offset, len);
+        let is_cached = sys::is_cached(self.handle.file(), offset, len);
         if is_cached {
             self.cached.set(Some((offset, end, now)));
         }
@@ -489,17 +513,12 @@ impl File {
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.handle.file.as_fd()
+        self.handle.file().as_fd()
     }
 }
 
 impl Drop for File {
     fn drop(&mut self) {
-        // A file of this machine is closed here, so that its descriptor is free for the next one.
-        // Closing a remote one may call a server: a thread then drops the last handle.
-        if self.handle.storage == Storage::Elsewhere && Arc::strong_count(&self.handle) == 1 {
-            self.worker.shared.remote.drop_there(Arc::clone(&self.handle));
-        }
         wake_all(&self.worker.descriptor_waiters);
     }
 }
@@ -507,9 +526,9 @@ impl Drop for File {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use std::io::Read;
+    use std::io::{PipeReader, Read, Write};
     use std::os::fd::OwnedFd;
-    use std::pin::pin;
+    use std::pin::{Pin, pin};
     use std::task::{Context, Waker};
 
     /// For a minute at most.
@@ -519,20 +538,39 @@ mod tests {
         ended.unwrap().expect("in time");
     }
 
+    /// A file of a server that does not answer before something is written.
+    fn remote(pipe: PipeReader) -> File {
+        let file = Some(std::fs::File::from(OwnedFd::from(pipe)));
+        let (storage, device, kind) = (Storage::Elsewhere, 0, Kind::File);
+        File::new(current(), OpenFile { file, storage, device, kind })
+    }
+
+    fn begin(read: Pin<&mut impl Future>) {
+        assert!(read.poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+
+    /// Work for more threads than there are for such files, until the other end of the pipe is closed.
+    fn occupy(worker: &Worker, pipe: &PipeReader) -> Vec<Pin<Box<impl Future>>> {
+        let read = |_| {
+            let mut pipe = pipe.try_clone().unwrap();
+            let read = on_thread(worker, Storage::Elsewhere, move || pipe.read(&mut [0]));
+            let mut read = Box::pin(read);
+            begin(read.as_mut());
+            read
+        };
+        (0..5).map(read).collect()
+    }
+
     /// On io_uring, clients that had left kept others from their files.
     #[test]
     fn reads_that_nobody_waits_for_make_room() {
         run(async {
             let (worker, (pipe, _writer)) = (current(), io::pipe().unwrap());
-            let pipe = std::fs::File::from(OwnedFd::from(pipe));
-            let root = Dir::open(Path::new("/proc")).unwrap();
-            let mut file = root.file(Rc::clone(&worker), pipe).unwrap();
-            // Reading from it never ends.
-            Arc::get_mut(&mut file.handle).unwrap().kind = Kind::File;
-            // One more than the ring takes.
+            let file = remote(pipe);
+            // One more than the ring takes: a thread fails with that, perhaps at once, because it is a pipe.
             for _ in 0..257 {
                 let read = pin!(file.read_at(0, 1));
-                assert!(read.poll(&mut Context::from_waker(Waker::noop())).is_pending());
+                let _pending_or_failed = read.poll(&mut Context::from_waker(Waker::noop()));
             }
             // A read that the kernel turns into a poll at that moment, as it does for pipes, is not cancelled.
             while worker.counters.slots_in_use.get() > 16 {
@@ -546,16 +584,34 @@ mod tests {
     fn other_filesystems_do_not_wait_for_one_that_does_not_answer() {
         run(async {
             let (worker, (pipe, _writer)) = (current(), io::pipe().unwrap());
-            let stuck = || {
-                let mut pipe = pipe.try_clone().unwrap();
-                Box::pin(on_thread(&worker, Storage::Elsewhere, move || pipe.read(&mut [0])))
-            };
-            let mut stuck: Vec<_> = (0..5).map(|_| stuck()).collect();
-            for read in &mut stuck {
-                assert!(read.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-            }
+            let _stuck = occupy(&worker, &pipe);
             let here = Dir::open(Path::new("/dev/shm")).unwrap();
             here.list(Path::new("."), Symlinks::Refuse, 1).await.unwrap();
+        });
+    }
+
+    /// The worker waited for the server when it had opened a file, and when the last read ended after the file was
+    /// dropped.
+    #[test]
+    fn a_worker_does_not_wait_for_a_server() {
+        run(async {
+            let (worker, (pipe, _writer)) = (current(), io::pipe().unwrap());
+            let calls = worker.counters.syscalls.get();
+            let root = Dir::open(Path::new("/proc")).unwrap();
+            drop(root.open_file(Path::new("version"), Symlinks::Refuse).await.unwrap());
+            assert_eq!(worker.counters.syscalls.get(), calls);
+            let _stuck = occupy(&worker, &pipe);
+            let (pipe, mut writer) = io::pipe().unwrap();
+            let slots = worker.counters.slots_in_use.get();
+            let file = remote(pipe);
+            begin(pin!(file.read_at(0, 1)));
+            drop(file);
+            writer.write_all(b"!").unwrap();
+            while worker.counters.slots_in_use.get() > slots {
+                crate::sleep(Duration::from_millis(1)).await;
+            }
+            // It is not closed yet: that waits for a thread.
+            writer.write_all(b"!").unwrap();
         });
     }
 }

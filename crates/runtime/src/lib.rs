@@ -2,7 +2,6 @@
 
 mod blocking;
 mod buf;
-mod calls;
 pub mod config;
 pub mod confine;
 mod counters;

@@ -26,16 +26,9 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
 /// The future of [`sleep`] and [`sleep_until`]. Dropping it removes its timer.
 #[derive(Debug)]
 pub struct Sleep {
-    deadline: Instant,
+    pub(crate) deadline: Instant,
     /// The number of its timer.
     registered: Option<(Rc<Worker>, u64)>,
-}
-
-impl Sleep {
-    /// When it ends.
-    pub fn deadline(&self) -> Instant {
-        self.deadline
-    }
 }
 
 impl Future for Sleep {
@@ -73,7 +66,7 @@ impl Drop for Sleep {
 /// The timers of one worker, by deadline and then in the order in which they were added.
 #[derive(Default)]
 pub(crate) struct Timers {
-    queue: RefCell<BTreeMap<(Instant, u64), Option<Waker>>>,
+    pub(crate) queue: RefCell<BTreeMap<(Instant, u64), Option<Waker>>>,
     /// When the first of them is due.
     first: Cell<Option<Instant>>,
     /// The number of the last one.

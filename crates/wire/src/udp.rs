@@ -43,8 +43,6 @@ pub struct UdpResult {
     pub kernel_drops: Option<u64>,
     /// Streams.
     pub streams: Streams,
-    /// Time of system calls by kind; `null` without `--calls`.
-    pub calls: Option<Vec<Call>>,
     /// Socket buffers.
     pub socket_buffers: SocketBuffers,
     /// Segmentation and coalescing by the kernel.
@@ -205,25 +203,6 @@ pub struct Stream {
     pub lateness_us_max: f64,
 }
 
-/// The system calls of one kind inside the window: those that can block, and those of datagrams.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
-pub struct Call {
-    /// Name; for `io_uring_enter` with its purpose: `submit`, `wait`, `submit and wait`, or
-    /// `collect`, which fetches completions without a wait.
-    pub call: String,
-    /// How many.
-    pub count: u64,
-    /// How long they took together, sleep included.
-    pub time_s: f64,
-    /// Share of the run time of all threads.
-    pub run_share: f64,
-    /// The mean duration of a call.
-    pub mean_us: f64,
-    /// How long the longest took.
-    pub max_us: f64,
-}
-
 /// Socket buffers, the smallest of all sockets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
@@ -339,22 +318,4 @@ impl Packets {
         self.sent_per_second += other.sent_per_second;
         self.received_per_second += other.received_per_second;
     }
-}
-
-/// Calls by name; with several threads their shares of the run already add up to more than one.
-pub fn add_calls(mut sum: Vec<Call>, other: Vec<Call>) -> Vec<Call> {
-    for call in other {
-        let Some(known) = sum.iter_mut().find(|known| known.call == call.call) else {
-            sum.push(call);
-            continue;
-        };
-        let count = known.count.saturating_add(call.count);
-        let time_us = known.mean_us * known.count as f64 + call.mean_us * call.count as f64;
-        known.mean_us = time_us / count.max(1) as f64;
-        known.count = count;
-        known.time_s += call.time_s;
-        known.run_share += call.run_share;
-        known.max_us = known.max_us.max(call.max_us);
-    }
-    sum
 }

@@ -38,7 +38,9 @@ pub static FIGURES: [Figure; 24] = [
     figure("client_busy_share", |it| it.share(it.cpu.client_cpu.as_ref())),
     compared("client_cpu_ns", |it| it.ns(it.client_s().filter(|_| !it.cpu.shared)?)),
     figure("client_thread_share", |it| it.thread_share()),
-    figure("completions_per_enter", |it| it.run.counter(RUNTIME, "completions_per_enter")),
+    figure("completions_per_enter", |it| {
+        Some(it.run.counter(RUNTIME, "completions")? / it.run.counter(RUNTIME, "enters")?.max(1.0))
+    }),
     figure("drops_per_run", |it| count(it.cpu.drops(it.run.cell.net))),
     figure("lateness_p999_us", |it| it.lateness.as_ref().map(|it| quantile_us(it, 0.999))),
     compared("memory_bytes", |it| count(Some(it.run.memory?.server_at_end.peak_rss_bytes))),

@@ -69,10 +69,9 @@ fn the_page_says_who_needs_less_and_how_sure_that_is() {
     assert!(page.contains("too few pairs that count"), "{page}");
     // A machine that takes CPU away leaves few pairs; there was nothing to see.
     let mut disturbed = pairs(9, 1.25);
-    disturbed
-        .iter_mut()
-        .skip(4)
-        .for_each(|it| it["cpu"]["server_cpu"]["steal_coarse_s"] = json!(0.5));
+    for record in &mut disturbed[4..] {
+        record["cpu"]["server_cpu"]["steal_coarse_s"] = json!(0.5);
+    }
     let page = assert_fits(&bundle(experiment(), disturbed));
     assert!(page.contains("-20%") && page.contains("noisy: over all runs"), "{page}");
     let page = assert_fits(&bundle(experiment(), pairs(9, 1.0)));

@@ -12,13 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use twinring::net::Granted;
-use twinring::{
-    JoinHandle, UdpSocket,
-    measure::{call_times, monotonic_ns, restart_call_times},
-    spawn,
-    time::Interval,
-    yield_now,
-};
+use twinring::{JoinHandle, UdpSocket, measure::monotonic_ns, spawn, time::Interval, yield_now};
 use twinring_wire::load::Cpu;
 
 /// Sockets opened between two moments at which the run may be stopped.
@@ -104,7 +98,7 @@ async fn send(
     traffic: Rc<RefCell<Traffic>>,
 ) {
     let mut ticker = Interval::new(settings.tick);
-    let (mut behind, mut begun, mut over) = (false, false, false);
+    let mut behind = false;
     loop {
         // A sender that is late does not wait for the next tick.
         let overrun = if behind {
@@ -116,9 +110,6 @@ async fn send(
         // Its end may come earlier than planned.
         let window = control.window();
         let now_ns = monotonic_ns();
-        if now_ns >= window.start && !std::mem::replace(&mut begun, true) {
-            restart_call_times();
-        }
         let mut traffic = traffic.borrow_mut();
         if let Some(late) = overrun.filter(|_| window.contains(&now_ns)) {
             traffic.counts.overrun_ns.saturating_record((late.as_nanos() as u64).max(1));
@@ -130,13 +121,8 @@ async fn send(
                 break;
             }
         };
-        if now_ns >= window.end {
-            if !std::mem::replace(&mut over, true) {
-                traffic.counts.calls = call_times();
-            }
-            if !behind || now_ns >= window.end + LATE_SENDS_NS {
-                break;
-            }
+        if now_ns >= window.end && (!behind || now_ns >= window.end + LATE_SENDS_NS) {
+            break;
         }
         let (counts, shown) = (&traffic.counts, &control.progress[index]);
         shown.answered.store(counts.packets.received, Relaxed);

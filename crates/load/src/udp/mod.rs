@@ -107,9 +107,6 @@ pub struct UdpSettings {
     /// Send buffer of each socket (SO_SNDBUF) [default: the system's].
     #[arg(long, value_name = "BYTES", value_parser = size_u32, help_heading = "Network")]
     pub sndbuf: Option<u32>,
-    /// Time each system call, and print a table of them.
-    #[arg(long, help_heading = "Output")]
-    pub calls: bool,
     /// Print all streams, not only the ten worst.
     #[arg(long, help_heading = "Output")]
     pub per_stream: bool,
@@ -217,7 +214,7 @@ impl Generator for UdpSettings {
         if uring.cq_entries == default.cq_entries {
             uring.cq_entries = 32_768;
         }
-        self.common.workers.builder(uring).call_times(self.calls)
+        self.common.workers.builder(uring)
     }
 
     fn run(self, environment: Environment<'_>) -> Result<LoadResult, String> {

@@ -5,12 +5,10 @@ use super::traffic::ThreadCounts;
 use crate::report::{Lines, count, grouped, head, ratio, summary, time};
 use crate::run::Ran;
 use std::cmp::Reverse;
-use twinring::measure::CallTime;
 use twinring_wire::histogram::{EncodedHistogram, Latency};
 use twinring_wire::tcp::Bytes;
 use twinring_wire::udp::{
-    Call, Jitter, Packets, SCHEMA, Segmentation, SocketBuffers, Stream, Streams, UdpHistograms,
-    add_calls,
+    Jitter, Packets, SCHEMA, Segmentation, SocketBuffers, Stream, Streams, UdpHistograms,
 };
 use twinring_wire::{Fields, UdpResult};
 
@@ -20,7 +18,7 @@ const WORST: usize = 10;
 const WORST_SHOWN: usize = 3;
 
 pub(super) fn report(settings: &UdpSettings, ran: &Ran, threads: Vec<ThreadCounts>) -> UdpResult {
-    let (window, count) = (ran.window, threads.len());
+    let window = ran.window;
     let mut all = ThreadCounts::default();
     threads.into_iter().for_each(|thread| all.merge(thread));
     let mut rows: Vec<Stream> = all.streams.iter().map(|stream| stream.counts).collect();
@@ -52,7 +50,6 @@ pub(super) fn report(settings: &UdpSettings, ran: &Ran, threads: Vec<ThreadCount
             wait_overrun: EncodedHistogram::of(&all.overrun_ns),
         },
         kernel_drops: (!all.drops_unknown).then_some(all.kernel_drops),
-        calls: settings.calls.then(|| calls(&all.calls, window.seconds * count as f64)),
         socket_buffers: SocketBuffers {
             asked_bytes: settings.receive_buffer(),
             granted_receive_bytes: all.granted.map_or(0, |got| got.recv_buffer_bytes as u64),
@@ -118,21 +115,6 @@ fn streams(settings: &UdpSettings, rows: Vec<Stream>) -> Streams {
     }
 }
 
-/// The calls of all threads by kind; `run_s` is the time that the threads ran, together.
-fn calls(all: &[CallTime], run_s: f64) -> Vec<Call> {
-    let each = all.iter().map(|CallTime { call, count, time_ns, max_ns, .. }| Call {
-        call: (*call).to_owned(),
-        count: *count,
-        time_s: *time_ns as f64 / 1e9,
-        run_share: ratio(*time_ns as f64 / 1e9, run_s),
-        mean_us: ratio(*time_ns as f64 / 1e3, *count as f64),
-        max_us: *max_ns as f64 / 1e3,
-    });
-    let mut rows = add_calls(Vec::new(), each.collect());
-    rows.sort_by(|a, b| b.time_s.total_cmp(&a.time_s));
-    rows
-}
-
 pub(crate) fn table(lines: &mut Lines, result: &UdpResult, shortfall: &[String]) {
     let (asked, packets, streams) = (&result.settings, &result.packets, &result.streams);
     let load = format!(
@@ -183,7 +165,6 @@ pub(crate) fn table(lines: &mut Lines, result: &UdpResult, shortfall: &[String])
     );
     lines.row("streams", &text);
     stream_rows(lines, streams);
-    call_rows(lines, result.calls.as_deref().unwrap_or_default());
     lines.cpu_and_gates(&result.cpu, "the schedule may not hold", &result.gates);
     let text = format!(
         "{} packets/s back, {:.3} % lost; {}",
@@ -238,20 +219,5 @@ fn stream_rows(lines: &mut Lines, streams: &Streams) {
             times.map(|us| if row.received == 0 { "none".to_owned() } else { time(us) });
         lines.0 +=
             &format!("  {:<7} {:08x}{counts}{jitter:>11}{longest:>11}\n", row.stream, row.ssrc);
-    }
-}
-
-fn call_rows(lines: &mut Lines, calls: &[Call]) {
-    if !calls.is_empty() {
-        let heads = ["time (s)", "count", "% of run", "mean", "max"];
-        let heads = heads.map(|it| format!("{it:>10}")).concat();
-        lines.0 += &format!("{:<30}{heads}\n", "calls");
-    }
-    for row in calls {
-        let (share, mean, max) = (100.0 * row.run_share, time(row.mean_us), time(row.max_us));
-        lines.0 += &format!(
-            "  {:<28}{:>10.4}{:>10}{share:>10.2}{mean:>10}{max:>10}\n",
-            row.call, row.time_s, row.count
-        );
     }
 }

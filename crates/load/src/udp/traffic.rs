@@ -17,10 +17,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use twinring::net::{Granted, UdpStats};
-use twinring::{
-    Datagram, Received, SendBuf, UdpSocket,
-    measure::{CallTime, monotonic_ns},
-};
+use twinring::{Datagram, Received, SendBuf, UdpSocket, measure::monotonic_ns};
 use twinring_wire::load::Cpu;
 use twinring_wire::udp::{Packets, UdpErrors};
 
@@ -61,7 +58,6 @@ pub(super) struct ThreadCounts {
     /// The smallest buffers that a socket got.
     pub(super) granted: Option<Granted>,
     pub(super) cpu: Cpu,
-    pub(super) calls: Vec<CallTime>,
 }
 
 impl ThreadCounts {
@@ -91,7 +87,6 @@ impl ThreadCounts {
         self.first_error = [self.first_error.take(), other.first_error].into_iter().flatten().min();
         other.granted.into_iter().for_each(|granted| self.note_granted(granted));
         self.cpu.add(&other.cpu);
-        self.calls.extend(other.calls);
     }
 }
 

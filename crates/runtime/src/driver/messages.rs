@@ -5,7 +5,6 @@ use super::ancillary::{NAME_BYTES, RECV_CONTROL_BYTES, SEND_CONTROL_BYTES, encod
 use super::common::errno;
 use super::udp::{BATCH_MAX, Udp, UdpSetup};
 use crate::buf::{BufPool, RecvBuf};
-use crate::calls::timed;
 use crate::counters::Counters;
 use crate::datagram::{Datagram, Received};
 use crate::sys::datagram::{empty_header, recvmmsg, sendmmsg};
@@ -135,14 +134,12 @@ impl RecvBatch {
         setup: &UdpSetup,
         most: usize,
         into: &mut Vec<Received>,
-        timed_calls: bool,
     ) -> io::Result<(usize, usize)> {
         let asked = self.prepare(setup, most.min(BATCH_MAX));
         // SAFETY: `prepare` has pointed the first `asked` headers at address and ancillary
         // memory of `self`, which is exclusively borrowed, and each at a buffer of its own
         // that was taken from the pool and has no readers.
-        let receive = || unsafe { recvmmsg(fd, &mut self.headers[..asked]) };
-        let count = timed(timed_calls, "recvmmsg", receive)?;
+        let count = unsafe { recvmmsg(fd, &mut self.headers[..asked]) }?;
         into.extend((0..count).filter_map(|at| {
             let libc::mmsghdr { msg_hdr: header, msg_len: bytes } = &self.headers[at];
             let bytes = self.bytes.min(*bytes as usize);
@@ -211,8 +208,7 @@ impl SendBatch {
         let headers = &mut self.headers[..count];
         // SAFETY: the headers point at memory of `self` and of datagrams in the outbox, neither of which
         // changes during this call.
-        let sent = timed(counters.call_times, "sendmmsg", || unsafe { sendmmsg(fd, headers) });
-        match sent {
+        match unsafe { sendmmsg(fd, headers) } {
             Ok(count) => {
                 counters.sent.add(count as u64);
                 let sent = std::iter::from_fn(|| outbox.pop()).take(count);

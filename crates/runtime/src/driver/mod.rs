@@ -318,9 +318,15 @@ impl Driver {
             if !over {
                 return self.sockets.linger(key);
             }
-        } else if let Ok((udp, engine)) = self.udp(key) {
+        } else if let Ok((udp, _)) = self.udp(key) {
             udp.outbox.closing = true;
-            if !udp.is_settled() {
+            if udp.is_held_up() {
+                // That ends it, and its port is free at once.
+                let _told_by_the_next_turn = self.submit();
+            }
+            if let Ok((udp, engine)) = self.udp(key)
+                && !udp.is_settled()
+            {
                 let _gone_with_the_socket = engine.await_datagrams_sent(key, udp);
                 return self.sockets.linger(key);
             }
@@ -365,6 +371,14 @@ impl Driver {
         }
     }
 
+    /// How many turns it takes to handle what has arrived.
+    pub(crate) fn portions_left(&self) -> usize {
+        match &self.engine {
+            Backend::Uring(uring) => uring.portions_left(),
+            Backend::Epoll(epoll) => epoll.portions_left(),
+        }
+    }
+
     /// The number of the round: data that tasks handle in a round had arrived when it began.
     pub(crate) fn round(&self) -> u64 {
         self.sockets.round
@@ -372,6 +386,10 @@ impl Driver {
 
     pub(crate) fn expire_lingering(&mut self) {
         let now = sys::now();
+        if self.sockets.lingering.front().is_some_and(|(deadline, _)| *deadline <= now) {
+            // What only waits for that is not cut off.
+            let _told_by_the_next_turn = self.submit();
+        }
         while let Some((deadline, key)) = self.sockets.lingering.front().copied()
             && deadline <= now
         {
@@ -418,6 +436,8 @@ impl Driver {
     /// Cancels everything, waits until the kernel holds nothing (at most `patience` for operations on
     /// files), closes all descriptors. Returns the wakers of sockets and futures that were leaked.
     pub(crate) fn teardown(&mut self, patience: Duration) -> Vec<Waker> {
+        // What only waits for that is not cut off.
+        let _or_the_ring_is_broken = self.submit();
         for key in self.sockets.sources.keys() {
             self.wake_waiters(key);
             if let Ok(stream) = self.stream(key) {

@@ -6,8 +6,8 @@ use super::udp::Udp;
 use super::uring::UringListener;
 use super::{Backend, Driver};
 use crate::slots::{Key, Slots};
-use crate::sys;
 use crate::task::{WaitQueue, Waiter};
+use crate::time::sleep;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -63,7 +63,7 @@ impl Sockets {
     }
 
     pub(crate) fn linger(&mut self, key: Key) {
-        self.lingering.push_back((sys::now() + self.linger, key));
+        self.lingering.push_back((sleep(self.linger).deadline, key));
     }
 
     pub(crate) fn add_listener(&mut self, socket: OwnedFd) -> Key {

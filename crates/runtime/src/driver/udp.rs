@@ -158,16 +158,18 @@ impl Driver {
         Poll::Pending
     }
 
-    /// Takes as many datagrams from the front of `batch` as there is room for.
-    pub(crate) fn send_batch(&mut self, key: Key, batch: &mut Vec<Datagram>) -> io::Result<()> {
+    /// Takes as many datagrams from the front of `batch` as there is room for; returns how many bytes.
+    pub(crate) fn send_batch(&mut self, key: Key, batch: &mut Vec<Datagram>) -> io::Result<usize> {
         let (udp, engine) = self.udp(key)?;
-        while udp.outbox.take(batch) {
+        let mut bytes = 0;
+        while let Some(taken) = udp.outbox.take(batch) {
+            bytes += taken;
             match engine {
                 Backend::Uring(uring) => uring.submit_datagrams(key, udp),
                 Backend::Epoll(epoll) => udp.flush(&mut epoll.shared),
             }
         }
-        engine.await_datagrams_sent(key, udp)
+        engine.await_datagrams_sent(key, udp).map(|()| bytes)
     }
 
     /// Ready if `done`; otherwise waits until datagrams are with the kernel or were counted as not sent.
@@ -262,16 +264,16 @@ impl Outbox {
         self.queue.len() < QUEUED_MAX && self.bytes < QUEUED_BYTES_MAX
     }
 
-    /// Takes as many datagrams from the front of `batch` as there is room for; false if none.
-    pub(crate) fn take(&mut self, batch: &mut Vec<Datagram>) -> bool {
-        let mut taken = 0;
+    /// Takes as many datagrams from the front of `batch` as there is room for, and returns how many bytes.
+    pub(crate) fn take(&mut self, batch: &mut Vec<Datagram>) -> Option<usize> {
+        let (mut taken, before) = (0, self.bytes);
         while taken < batch.len() && self.has_room() {
             let datagram = std::mem::replace(&mut batch[taken], Datagram::new(""));
             self.accept(datagram);
             taken += 1;
         }
         batch.drain(..taken);
-        taken > 0
+        (taken > 0).then(|| self.bytes - before)
     }
 
     fn accept(&mut self, mut datagram: Datagram) {
@@ -378,7 +380,7 @@ mod tests {
             let mut batch: Vec<_> = (0..=room).map(|_| Datagram::new(vec![0; bytes])).collect();
             outbox.take(&mut batch);
             assert_eq!(batch.len(), 1);
-            assert!(!outbox.has_room() && !outbox.take(&mut batch));
+            assert!(!outbox.has_room() && outbox.take(&mut batch).is_none());
         }
     }
 }

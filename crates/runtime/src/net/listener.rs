@@ -37,6 +37,11 @@ const STALL: Duration = Duration::from_millis(100);
 /// Connections accepted between two checks of the memory. A check takes two system calls.
 const ACCEPTS_PER_LOOK: u32 = 16;
 
+/// Memory that must be left for accepting another connection. A failed allocation ends the process, so this
+/// reserve is for the queued data of existing sockets, and for the tables of the worker, which double when
+/// they are full.
+const RESERVE_BYTES: usize = 16 << 20;
+
 /// Options of listening sockets. Accepted connections have TCP_NODELAY: without it, a reply sent in
 /// two chunks waits for a delayed acknowledgement.
 #[derive(Clone, Debug)]
@@ -254,7 +259,7 @@ impl Acceptor {
             return true;
         }
         self.worker.counters.syscalls.add(2);
-        let fits = Mapping::leaves_reserve(0);
+        let fits = Mapping::fits(RESERVE_BYTES);
         self.accepts_left.set(if fits { ACCEPTS_PER_LOOK - 1 } else { 0 });
         fits
     }

@@ -170,15 +170,6 @@ impl TcpStream {
         polled
     }
 
-    /// Queues `buf` if the queue has room now, and leaves it in place otherwise: for one that must
-    /// not wait for a slow peer. Fails with WouldBlock if there is no room.
-    pub fn try_send(&self, buf: &mut Option<SendBuf>) -> io::Result<()> {
-        match self.worker.driver.borrow_mut().try_send(&self.stream, buf, false) {
-            Poll::Ready(sent) => sent,
-            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
-        }
-    }
-
     /// Sends, or waits. A task whose budget is used up yields first: otherwise a peer that reads as fast
     /// as we send would monopolise the thread.
     #[inline]

@@ -52,10 +52,7 @@ pub struct UdpSocket {
 
 impl fmt::Debug for UdpSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UdpSocket")
-            .field("local", &self.local)
-            .field("peer", &self.peer)
-            .finish_non_exhaustive()
+        write!(f, "UdpSocket {{ local: {}, peer: {:?}, .. }}", self.local, self.peer)
     }
 }
 
@@ -112,12 +109,13 @@ impl UdpSocket {
         }
         self.worker.executor.charge(0);
         let mut token = self.recv_token.take();
-        let mut waiter = Waiter::new(cx, &mut token);
+        let (mut waiter, before) = (Waiter::new(cx, &mut token), into.len());
         let mut driver = self.worker.driver.borrow_mut();
         let polled = driver.poll_recv_batch(self.key, &mut waiter, into, BATCH_MAX);
         drop(driver);
         drop(waiter);
         self.recv_token.set(token);
+        self.spend_bytes_of(&into[before..]);
         polled
     }
 
@@ -129,10 +127,18 @@ impl UdpSocket {
     }
 
     async fn recv_at_most(&self, most: usize, into: &mut Vec<Received>) -> io::Result<usize> {
-        self.until_ready(Side::Receive, |driver, key, waiter| {
+        let before = into.len();
+        let receiving = self.until_ready(Side::Receive, |driver, key, waiter| {
             driver.poll_recv_batch(key, waiter, into, most)
-        })
-        .await
+        });
+        let received = receiving.await;
+        self.spend_bytes_of(&into[before..]);
+        received
+    }
+
+    fn spend_bytes_of(&self, received: &[Received]) {
+        let bytes: usize = received.iter().map(|received| received.data.len()).sum();
+        self.worker.executor.spend_bytes(bytes);
     }
 
     /// Sends the datagrams, in order, and empties `batch`. Waits only while the socket holds its
@@ -143,7 +149,7 @@ impl UdpSocket {
     /// other.
     pub async fn send_batch(&self, batch: &mut Vec<Datagram>) -> io::Result<()> {
         self.until_ready(Side::Send, |driver, key, waiter| {
-            driver.send_batch(key, batch)?;
+            self.worker.executor.spend_bytes(driver.send_batch(key, batch)?);
             driver.poll_outbox(key, waiter, |_| batch.is_empty())
         })
         .await
@@ -171,7 +177,7 @@ impl UdpSocket {
     /// Queues as many datagrams as the socket can hold, in order, without waiting; the rest stays
     /// in `batch`. For a sender with a schedule that must not wait for one socket.
     pub fn try_send_batch(&self, batch: &mut Vec<Datagram>) -> io::Result<()> {
-        self.worker.driver.borrow_mut().send_batch(self.key, batch)
+        self.worker.driver.borrow_mut().send_batch(self.key, batch).map(drop)
     }
 
     /// Sends one datagram to `to`, like [`send_batch`](Self::send_batch). A future that is dropped while

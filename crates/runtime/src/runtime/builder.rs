@@ -3,7 +3,6 @@
 use super::{Runtime, Shared, failed};
 use crate::config::{Engine, EngineChoice, EpollOptions, Features, UringOptions};
 use crate::confine::Uses;
-use crate::counters::Counters;
 use crate::event::Event;
 use crate::probe::{self, Environment};
 use crate::task::Registration;
@@ -24,7 +23,6 @@ pub struct Builder {
     pub(super) workers: usize,
     pub(super) pin: Vec<usize>,
     pub(super) linger: Duration,
-    pub(super) call_times: bool,
     pub(super) confined: Option<Uses>,
     environment: Option<Environment>,
     pub(super) on_event: EventHandler,
@@ -33,11 +31,7 @@ pub struct Builder {
 
 impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder")
-            .field("engine", &self.engine)
-            .field("workers", &self.workers)
-            .field("pin", &self.pin)
-            .finish_non_exhaustive()
+        f.debug_struct("Builder").field("engine", &self.engine).finish_non_exhaustive()
     }
 }
 
@@ -51,7 +45,6 @@ impl Default for Builder {
             workers: 1,
             pin: Vec::new(),
             linger: Duration::from_secs(5),
-            call_times: false,
             confined: None,
             environment: None,
             on_event: Arc::new(|_| {}),
@@ -102,13 +95,6 @@ impl Builder {
     /// How long a dropped stream may continue to send its queued data; 5 seconds by default.
     pub fn linger(mut self, limit: Duration) -> Builder {
         self.linger = limit;
-        self
-    }
-
-    /// Time the blocking system calls and those of datagram sockets individually, for
-    /// [`call_times`](crate::measure::call_times). Costs two clock readings for each. Off by default.
-    pub fn call_times(mut self, on: bool) -> Builder {
-        self.call_times = on;
         self
     }
 
@@ -166,9 +152,7 @@ impl Builder {
         let registrations = registrations
             .collect::<io::Result<_>>()
             .map_err(|error| failed("setting up the workers", &error))?;
-        let call_times = self.call_times;
-        let counters = |_| Arc::new(Counters { call_times, ..Counters::default() });
-        let workers = (0..self.workers).map(counters).collect();
+        let workers = (0..self.workers).map(|_| Arc::default()).collect();
         let shared = Arc::new(Shared::new(registrations, workers));
         Ok(Runtime { builder: self, features, second, fallback_reason, shared })
     }

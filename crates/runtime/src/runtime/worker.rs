@@ -46,6 +46,8 @@ pub(crate) struct Worker {
     pub(crate) registration: Arc<Registration>,
     pub(crate) executor: Executor,
     pub(crate) timers: Timers,
+    /// Portions of arrivals that are handled before timers fire.
+    timers_await: Cell<usize>,
     pub(crate) driver: RefCell<Driver>,
     pub(crate) counters: Arc<Counters>,
     /// Tasks that wait for a descriptor to be closed, because accepting ran out of them.
@@ -97,6 +99,7 @@ impl Worker {
             ),
             registration,
             timers: Timers::default(),
+            timers_await: Cell::new(0),
             driver: RefCell::new(driver),
             counters,
             descriptor_waiters: RefCell::default(),
@@ -201,10 +204,16 @@ impl Worker {
     }
 
     /// A turn that had a deadline: fires the timers that are due, and closes sockets that have lingered long enough.
+    /// What has arrived comes first, as it may have met its deadline; but not what arrives meanwhile, perhaps for ever.
     #[inline(never)]
     fn after_deadline(&self, wakes: &mut Vec<Waker>) {
-        self.timers.fire(sys::now(), wakes);
-        self.driver.borrow_mut().expire_lingering();
+        let mut driver = self.driver.borrow_mut();
+        let portions = driver.portions_left().min(self.timers_await.get().wrapping_sub(1));
+        self.timers_await.set(portions);
+        if portions == 0 {
+            self.timers.fire(sys::now(), wakes);
+            driver.expire_lingering();
+        }
     }
 
     #[cold]
@@ -256,7 +265,6 @@ impl CurrentWorker {
         if !worker.registration.inbox.open() {
             return Err(io::Error::other("the runtime runs on another thread already"));
         }
-        crate::calls::restart_call_times();
         CURRENT.set(Some(Rc::clone(&worker)));
         Ok(CurrentWorker(worker))
     }
@@ -267,7 +275,8 @@ impl Drop for CurrentWorker {
         let worker = &self.0;
         worker.executor.abort_all();
         let wakes = worker.driver.borrow_mut().teardown(worker.shared.patience());
-        drop(wakes);
+        // A timer that outlives this is added to the next worker.
+        drop((wakes, worker.timers.queue.take()));
         worker.counters.slots_in_use.set(0);
         worker.counters.buffers_in_use.set(0);
         // From now on another thread may count.

@@ -193,11 +193,6 @@ fn nanoseconds_of(clock: libc::clockid_t) -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Memory that must be left for accepting another connection, or for optional speed-ups. A failed
-/// allocation ends the process, so this reserve is for the queued data of existing sockets, and for the
-/// tables of the worker, which double when they are full.
-const RESERVE_BYTES: usize = 16 << 20;
-
 /// Page-aligned anonymous memory, zeroed by the kernel, unmapped when dropped.
 ///
 /// Untouched pages cost no memory, so a large pool costs only the part in use.
@@ -222,11 +217,6 @@ impl Mapping {
     /// fails, which would end the process.
     pub(crate) fn fits(bytes: usize) -> bool {
         Mapping::new(bytes).is_ok()
-    }
-
-    /// True if [`RESERVE_BYTES`] would be left.
-    pub(crate) fn leaves_reserve(bytes: usize) -> bool {
-        Mapping::fits(bytes.saturating_add(RESERVE_BYTES))
     }
 
     pub(crate) fn start(&self) -> NonNull<u8> {
@@ -257,16 +247,17 @@ pub(crate) fn bind_address_no_port(socket: RawFd) -> io::Result<()> {
     datagram::set_option(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
 }
 
-/// Lets the C library keep up to 64 MiB of freed memory at the end of each heap for reuse. Call it
-/// once, at the start of a program, before it has further threads.
+/// Lets the C library keep up to 64 MiB of freed memory at the end of each heap for reuse.
 ///
 /// Buffers that io_uring sends are freed by the hundred, after the system call that sends them. By
 /// default glibc returns that memory to the system (mallopt(3)), and allocates it again, page fault by
 /// page fault: 20 for a file of 100 KB over TLS. Has no effect with other C libraries.
-pub fn keep_freed_memory() {
+///
+/// # Safety
+/// The process has no other thread: mallopt(3) stores numbers that malloc and free of any thread read.
+pub unsafe fn keep_freed_memory() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: mallopt(3) stores numbers that malloc and free read; no other thread may allocate at
-    // the same time, as the documentation says.
+    // SAFETY: no memory is passed; that no other thread allocates is the caller's obligation.
     unsafe {
         libc::mallopt(libc::M_TRIM_THRESHOLD, 64 << 20);
         // Blocks from this size on are separate mappings, which return to the system when they are freed.

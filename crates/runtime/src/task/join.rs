@@ -42,11 +42,6 @@ impl JoinError {
         let payload = self.0.ok_or(JoinError(None))?;
         Ok(payload.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
-
-    /// As [`try_into_panic`](JoinError::try_into_panic); panics if the task did not.
-    pub fn into_panic(self) -> Panic {
-        self.try_into_panic().expect("the task was cancelled and did not panic")
-    }
 }
 
 impl fmt::Debug for JoinError {

@@ -7,6 +7,7 @@ pub(crate) const RULES: &[Rule] = rules![
     a_short_connection_is_not_registered,
     a_stream_that_is_cut_off_does_not_look_complete,
     the_runtime_ends_after_queued_data_is_sent,
+    what_was_sent_last_precedes_the_end,
     a_dropped_listener_frees_its_port_at_once,
     a_refused_send_of_a_closed_stream_is_not_counted,
     what_a_closed_stream_still_sends_is_not_overwritten,
@@ -127,6 +128,20 @@ fn the_runtime_ends_after_queued_data_is_sent(configuration: Configuration) {
     });
     let received = reader.join().expect("no panic");
     assert_whole(8, 700_000, &received);
+}
+
+/// On io_uring the runtime reset a stream that outlived it instead of submitting its last send.
+fn what_was_sent_last_precedes_the_end(configuration: Configuration) {
+    if configuration.name == "sqpoll" || configuration.has_faults() {
+        // The send may still be under way.
+        return;
+    }
+    let (_kept, mut peer) = configuration.run(async {
+        let (stream, peer) = pair().await;
+        stream.send("the last words").await.expect("room");
+        (stream, peer)
+    });
+    assert_eq!(read_to_end(&mut peer).expect("no reset"), b"the last words");
 }
 
 async fn a_dropped_listener_frees_its_port_at_once(configuration: Configuration, _: Handle) {

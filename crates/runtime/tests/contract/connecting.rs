@@ -10,7 +10,7 @@ use std::os::unix::net::SocketAddr as UnixAddr;
 use std::path::Path;
 use twinring::confine::Uses;
 use twinring::fs::{Dir, Symlinks};
-use twinring::net::resolve;
+use twinring::net::{UdpOptions, resolve};
 use twinring::{UnixListener, UnixStream};
 
 pub(crate) const RULES: &[Rule] = rules![
@@ -84,8 +84,8 @@ async fn what_is_taken_is_named_at_once_in_the_error() {
     let _listens = UnixListener::bind(&path).expect("a new path");
     let listener = std::net::TcpListener::bind(loopback()).expect("a free port");
     let taken = listener.local_addr().expect("bound");
-    let datagrams = std::net::UdpSocket::bind(loopback()).expect("a free port");
-    let taken_by_datagrams = datagrams.local_addr().expect("bound");
+    let shared = UdpOptions::default().bind_shared(loopback(), 2).expect("a free port");
+    let taken_by_datagrams = shared[0].local_addr();
     settle().await;
     let before = sleeps();
     for _ in 0..20 {
@@ -93,6 +93,10 @@ async fn what_is_taken_is_named_at_once_in_the_error() {
             (TcpListener::bind(taken).map(drop), taken.to_string()),
             (
                 UdpSocket::bind(taken_by_datagrams).map(drop),
+                format!("cannot bind UDP {taken_by_datagrams}"),
+            ),
+            (
+                UdpOptions::default().bind_shared(taken_by_datagrams, 2).map(drop),
                 format!("cannot bind UDP {taken_by_datagrams}"),
             ),
             (UnixListener::bind(&path).map(drop), path.display().to_string()),

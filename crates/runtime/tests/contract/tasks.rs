@@ -19,6 +19,7 @@ pub(crate) const RULES: &[Rule] = rules![
     blocking_work_that_does_not_end_is_abandoned,
     timers_fire_once_unless_they_are_dropped,
     deadlines_cut_only_late_futures,
+    deadlines_spare_what_has_arrived,
     no_wake_from_another_thread_is_lost,
     an_overflow_of_wakes_wakes_all_tasks,
     wakers_of_an_ended_runtime_wake_no_task,
@@ -133,7 +134,7 @@ fn a_panic_ends_its_task_alone(configuration: Configuration) {
         let error = failing.await.map(|()| "an answer").expect_err("a panic");
         assert!(error.is_panic() && !error.is_cancelled());
         assert!(error.to_string().contains("cannot answer 1 bytes"), "{error}");
-        let payload = error.into_panic();
+        let payload = error.try_into_panic().expect("a panic");
         assert_eq!(payload.downcast_ref::<String>().expect("formatted"), "cannot answer 1 bytes");
         // Destructors: of an aborted task, of one that ends, of an unused output, and of one that is left to the end of
         // the runtime.
@@ -211,6 +212,7 @@ fn blocking_work_runs_beside_the_worker(configuration: Configuration) {
     });
 }
 
+/// Only that. The destructor of a result that nobody waits for panicked, and took the thread with it.
 fn blocking_work_that_does_not_end_is_abandoned(configuration: Configuration) {
     let (told, notices) = mpsc::channel();
     let (end, gate) = mpsc::channel::<()>();
@@ -219,13 +221,24 @@ fn blocking_work_that_does_not_end_is_abandoned(configuration: Configuration) {
     });
     run_on(builder, async move |_| {
         let (begun, begins) = mpsc::channel();
+        let also_begun = begun.clone();
         let _detached = spawn_blocking(move || {
             begun.send(()).expect("the test waits");
             gate.recv().unwrap_or_default();
         });
-        while begins.try_recv().is_err() {
-            settle().await;
+        let (go_on, gate) = mpsc::channel::<()>();
+        let given_up = spawn_blocking(move || {
+            also_begun.send(()).expect("the test waits");
+            gate.recv().unwrap_or_default();
+            PanicsOnDrop
+        });
+        for _ in 0..2 {
+            while begins.try_recv().is_err() {
+                settle().await;
+            }
         }
+        given_up.abort();
+        drop(go_on);
     });
     assert_eq!(notices.try_recv(), Ok(Event::BlockingStuck(1)));
     drop(end);
@@ -268,6 +281,39 @@ async fn deadlines_cut_only_late_futures() {
     assert!(timeout(Duration::from_millis(1), stream.recv()).await.is_err());
     peer.write_all(b"late").expect("room");
     assert_eq!(recv_exactly(&stream, 4).await, b"late");
+}
+
+/// With more arrivals than are handled at a time, a deadline that passed meanwhile cut off the last ones.
+async fn deadlines_spare_what_has_arrived(configuration: Configuration, _: Handle) {
+    // Three portions, and no more than one enter collects.
+    const STREAMS: usize = 80;
+    if !["epoll", "io_uring", "single_shot"].contains(&configuration.name)
+        || configuration.has_faults()
+    {
+        // Not all that has arrived is reported at once.
+        return;
+    }
+    let deadline = Instant::now() + Duration::from_millis(300);
+    let (mut peers, mut tasks) = (Vec::new(), Vec::new());
+    for _ in 0..STREAMS {
+        let (stream, peer) = pair().await;
+        peers.push(peer);
+        tasks.push(spawn(async move {
+            let received = timeout_at(deadline, stream.recv()).await;
+            let early = deadline.saturating_duration_since(Instant::now());
+            // The first one keeps the worker for so long.
+            std::thread::sleep(early);
+            (received.is_ok(), !early.is_zero())
+        }));
+    }
+    settle().await;
+    peers.iter_mut().for_each(|peer| peer.write_all(b"!").expect("room"));
+    let ended = join_all(tasks).await;
+    // Unless the machine was too busy.
+    if ended.iter().any(|(_, early)| *early) {
+        let received = ended.iter().filter(|(received, _)| *received).count();
+        assert_eq!(received, STREAMS);
+    }
 }
 
 /// A thread sends back each number at once. In lockstep with it, each wake finds the worker about to wait, waiting, or

@@ -125,10 +125,14 @@ fn a_panic_and_a_stop_end_every_worker(configuration: Configuration) {
     asked.block_on(shutdown_requested()).expect("it finished by itself");
 }
 
-/// A peer that does not read held up the end for the linger time.
+/// A peer that does not read held up the end for the linger time, and too long a one was a panic. A timer that outlived its
+/// future never fired.
 fn a_runtime_runs_several_futures_one_after_the_other(configuration: Configuration) {
-    let runtime = configuration.builder().linger(Duration::from_secs(3600)).build();
-    let runtime = runtime.expect("tried before");
+    let runtime = configuration.builder().linger(Duration::MAX).build().expect("tried before");
+    let mut timer = sleep(Duration::from_millis(50));
+    let begun = runtime.block_on(async { poll_once(&mut timer).await.is_some() });
+    let _pending = begun.expect("the engine works");
+    runtime.block_on(timer).expect("the engine works");
     for number in 0..3 {
         let served = runtime.block_on(async {
             let (stream, peer) = pair().await;

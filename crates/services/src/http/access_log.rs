@@ -16,6 +16,7 @@ use memchr::memchr_iter;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::geteuid;
 use serde::Deserialize;
 use std::convert::Infallible;
 use std::fmt;
@@ -25,7 +26,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use twinring_input::quantity::Size;
 
@@ -57,11 +58,25 @@ impl LogTarget {
             return Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?));
         };
         let mut options = File::options();
-        // A FIFO without a reader is refused (ENXIO) instead of blocking.
-        options.append(true).create(create).mode(0o640).custom_flags(OFlag::O_NONBLOCK.bits());
-        let file = options.open(path)?;
-        if file.metadata()?.file_type().is_block_device() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "is a block device"));
+        // A FIFO without a reader is refused (ENXIO) instead of blocking. For root a link may lead to no file: it could
+        // be any, if the directory is another user's.
+        static OF_ROOT: LazyLock<bool> = LazyLock::new(|| geteuid().is_root());
+        let link = if *OF_ROOT { OFlag::O_NOFOLLOW } else { OFlag::empty() };
+        let flags = (OFlag::O_NONBLOCK | link).bits();
+        let file = options.append(true).create(create).mode(0o640).custom_flags(flags).open(path);
+        let (file, is_linked) = match file {
+            Err(error) if error.raw_os_error() == Some(Errno::ELOOP as i32) => {
+                (options.create(false).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?, true)
+            }
+            file => (file?, false),
+        };
+        let why = match file.metadata()?.file_type() {
+            kind if kind.is_block_device() => Some("is a block device"),
+            kind if kind.is_file() && is_linked => Some("is a link, and the server runs as root"),
+            _ => None,
+        };
+        if let Some(why) = why {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         fcntl(&file, FcntlArg::F_SETFL(OFlag::O_APPEND))?;
         Ok(file)

@@ -211,9 +211,10 @@ impl Auth {
     }
 }
 
-/// A place among the verifications that run or wait.
+/// A place among the verifications that run or wait; none for a client that has left, which has no address.
 fn place(client: Option<IpAddr>) -> Option<Permit> {
-    Some((WAITING.admit()?, WAITING.count(|| client)?))
+    let client = client?;
+    Some((WAITING.admit()?, WAITING.count(|| Some(client))?))
 }
 
 #[cfg(test)]
@@ -269,6 +270,8 @@ mod tests {
         assert_eq!(of_network.len(), WAITING_OF_CLIENT_MAX);
         drop(taken);
         assert!(of("192.0.2.1").is_some());
+        // One that had reset its connections took all places.
+        assert!(of("gone").is_none());
     }
 
     #[test]

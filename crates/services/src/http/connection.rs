@@ -8,7 +8,7 @@ use super::proxies::{ProxyHeader, Transport};
 use super::tls::Encryption;
 use super::worker::Worker;
 use crate::server::{AddressPermit, Count, Ending, Phase, Tracking};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell};
 use std::future::ready;
 use std::io;
 use std::net::SocketAddr;
@@ -47,19 +47,19 @@ pub(super) struct Connection {
     /// An answer was begun that is not handed over whole. If the connection ends then, it is reset: FIN could be taken
     /// for the end of the answer.
     pub(super) incomplete: Cell<bool>,
-    pub(super) proxied: Option<Box<Proxied>>,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Proxied {
-    behind: RefCell<Option<RecvBuf>>,
-    permit: RefCell<Option<AddressPermit>>,
+    /// Of answers, before encryption.
+    pub(super) answer_bytes: Cell<u64>,
+    /// It begins with a header by which a proxy names the client.
+    pub(super) is_proxied: bool,
+    /// Counts the connection for that client.
+    permit: OnceCell<Box<AddressPermit>>,
 }
 
 impl Connection {
     pub(super) fn new(
         tracking: Tracking,
         tls: Option<Box<Encryption>>,
+        is_proxied: bool,
         worker: &Worker,
     ) -> Connection {
         let settings = &worker.generation().settings;
@@ -74,7 +74,9 @@ impl Connection {
             file_strategy: if has_tls { SendStrategy::Read } else { settings.send },
             counters: Arc::clone(&worker.counters),
             incomplete: Cell::new(false),
-            proxied: None,
+            answer_bytes: Cell::new(0),
+            is_proxied,
+            permit: OnceCell::new(),
         }
     }
 
@@ -91,7 +93,6 @@ impl Connection {
     /// connection for the client, or refuses it.
     pub(super) async fn read_proxy_header(
         &self,
-        proxied: &Proxied,
         count: impl FnOnce(SocketAddr) -> Option<AddressPermit>,
     ) -> io::Result<()> {
         self.tracking.enter(Phase::Silent);
@@ -115,19 +116,17 @@ impl Connection {
                 self.counters.refused_of_address.add(1);
                 return Err(self.fail(io::ErrorKind::ConnectionRefused));
             };
-            *proxied.permit.borrow_mut() = Some(permit);
+            let _is_the_first = self.permit.set(Box::new(permit));
         }
         bytes.drain(..header.length);
-        if !bytes.is_empty() {
-            *proxied.behind.borrow_mut() = Some(RecvBuf::from(bytes));
-        }
+        self.tracking.stream.put_back(bytes);
         Ok(())
     }
 
     /// More bytes before the first request. A peer that sent none at all has only checked the port; another one has
     /// failed.
     async fn recv_handshake(&self, is_first: bool, failures: &Count) -> io::Result<RecvBuf> {
-        let chunk = self.recv_raw().await?;
+        let chunk = self.tracking.recv().await?;
         // The time for it runs since the accept.
         self.tracking.continue_in(Phase::Handshake);
         if chunk.is_empty() {
@@ -142,22 +141,13 @@ impl Connection {
         kind.into()
     }
 
-    async fn recv_raw(&self) -> io::Result<RecvBuf> {
-        if let Some(proxied) = &self.proxied
-            && let Some(behind) = proxied.behind.borrow_mut().take()
-        {
-            return Ok(behind);
-        }
-        self.tracking.recv().await
-    }
-
     /// The next received bytes, awaited in a phase; empty at the end of the stream.
     pub(super) async fn recv(&self, phase: Phase) -> io::Result<RecvBuf> {
         if let Some(tls) = &self.tls {
             return Box::pin(self.recv_secure(tls, phase)).await;
         }
         self.tracking.enter(phase);
-        let received = self.recv_raw().await;
+        let received = self.tracking.recv().await;
         if let Ok(chunk) = &received {
             self.counters.received_bytes.add(chunk.len() as u64);
             if phase == Phase::Idle {
@@ -221,6 +211,7 @@ impl Connection {
     /// Counts bytes of answers (before encryption).
     pub(super) fn count_sent(&self, bytes: u64) {
         self.counters.sent_bytes.add(bytes);
+        self.answer_bytes.set(self.answer_bytes.get() + bytes);
         let sent_bytes = &self.tracking.sent_bytes;
         // The peer acknowledges what the network carries.
         let before_encryption = || sent_bytes.get() + bytes;
@@ -396,7 +387,7 @@ impl Connection {
         self.tracking.enter(phase);
         let mut plain = tls.opened.take();
         while plain.is_empty() && !tls.ended.get() {
-            let chunk = self.recv_raw().await?;
+            let chunk = self.tracking.recv().await?;
             if chunk.is_empty() {
                 self.end_truncated(tls);
             }

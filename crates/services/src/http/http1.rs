@@ -42,7 +42,7 @@ impl Input {
 
     /// Moves the bytes out of the worker's pool, for the time of a wait.
     fn keep(&mut self) {
-        self.bytes = RecvBuf::from(self.bytes.to_vec());
+        self.bytes = std::mem::replace(&mut self.bytes, RecvBuf::from(Vec::new())).detach();
     }
 
     fn consume(&mut self, bytes: usize) {
@@ -205,7 +205,7 @@ fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answere
             Next::Ready(message, exchange, persistence)
         }
         begun => {
-            if worker.http.errors.is_some() && matches!(begun, Some(Err(_))) {
+            if worker.http.errors.is_some() && !matches!(begun, Some(Ok(_))) {
                 connection.learn_peer();
             }
             let (generation, head) = (call.generation, head.to_vec());
@@ -230,8 +230,9 @@ pub(super) fn refusal(
     bytes: &[u8],
     status: Status,
 ) -> (SendBuf, Exchange) {
+    worker.clock.tick();
     let mut response = Response::message(status);
-    if bytes.starts_with(b"HEAD ") {
+    if first_line(bytes).starts_with(b"HEAD ") {
         response.body = Body::Empty;
     }
     let began = connection.head_began.take().unwrap_or(worker.clock.now());

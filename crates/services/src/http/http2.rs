@@ -183,8 +183,13 @@ impl Serving<'_> {
             if self.leaves == GoAway::Now || !self.connection.takes_leave(is_polite) {
                 return Err(io::Error::from(Errno::ECANCELED));
             }
-            self.leave_now(Reason::NO_ERROR);
-        } else if self.shared.is_flooded() && self.leaves != GoAway::Now {
+            // What the network has not taken yet would be dropped with its streams.
+            if !(worker.draining.get() && self.wire.is_blocked()) {
+                self.leave_now(Reason::NO_ERROR);
+                return Ok(());
+            }
+        }
+        if self.shared.is_flooded() && self.leaves != GoAway::Now {
             worker.counters.http2_floods.add(1);
             self.leave_now(Reason::ENHANCE_YOUR_CALM);
         } else if self.leaves == GoAway::No

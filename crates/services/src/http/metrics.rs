@@ -139,8 +139,7 @@ fn append_durations(text: &mut Exposition, workers: &[Arc<WorkerDurations>]) {
     }
 }
 
-/// Adds counters under the names that the statistics of the command use. Fields that are derived from others are no
-/// whole numbers.
+/// Adds counters under the names that the statistics of the command use.
 pub(crate) fn append_plain(text: &mut Exposition, whose: &str, counters: &impl Serialize) {
     // Numbers serialise without fail.
     let counters = serde_json::to_value(counters).unwrap_or_default();
@@ -150,7 +149,7 @@ pub(crate) fn append_plain(text: &mut Exposition, whose: &str, counters: &impl S
         let help = format!("{name} of {whose}, over all workers.");
         let full = format!("twinring_{whose}_{name}{suffix}");
         match value {
-            Value::Number(number) if number.is_u64() => text.single(&full, &help, kind, number),
+            Value::Number(number) => text.single(&full, &help, kind, number),
             Value::Object(parts) => {
                 text.family(&full, &help, kind);
                 for (part, number) in parts {

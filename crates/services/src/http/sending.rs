@@ -48,9 +48,9 @@ pub(super) async fn send_response(
 ) -> io::Result<()> {
     let (message, head_bytes) = render(&response, &worker.clock, persistence);
     exchange.answered(worker, &response, head_bytes, persistence.stays());
-    let before = connection.tracking.sent_bytes.get();
+    let before = connection.answer_bytes.get();
     let outcome = send_message(connection, message, response.body).await;
-    exchange.sent(connection.tracking.sent_bytes.get() - before);
+    exchange.sent(connection.answer_bytes.get() - before);
     outcome
 }
 

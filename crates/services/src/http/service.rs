@@ -3,7 +3,6 @@
 use super::Status;
 use super::access_log::AccessLog;
 use super::connection::Connection;
-use super::exchange::Exchange;
 use super::http1::{refusal, serve_connection};
 use super::http2;
 use super::metrics::{Exposition, append_http};
@@ -19,7 +18,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use twinring::{Handle, RecvBuf, SendBuf, TcpStream, net::ListenOptions, spawn};
+use twinring::{Handle, RecvBuf, TcpStream, net::ListenOptions, spawn};
 
 const DRAIN_IDLE: Duration = DRAIN_SWEEP.saturating_mul(2);
 
@@ -145,14 +144,13 @@ impl WorkerService for Worker {
         };
         counters.accepted.add(1);
         let tracking = Tracking::new(stream, &self.connections.activity);
-        let mut connection = Connection::new(tracking, tls, self);
-        connection.proxied = is_proxied.then(Box::default);
+        let connection = Connection::new(tracking, tls, is_proxied, self);
         let connection = self.connections.insert(connection, (place, of_address));
         let worker = Rc::clone(self);
         spawn(async move {
             if serve(&worker, &connection).await.is_err() {
                 // Boxed, because this future is larger than all others of the task.
-                let late = || last_words(&worker, &connection, Status::REQUEST_TIMEOUT);
+                let late = || refusal(&worker, &connection, b"", Status::REQUEST_TIMEOUT);
                 Box::pin(connection.close(late)).await;
             }
         });
@@ -202,13 +200,13 @@ impl WorkerService for Worker {
 }
 
 async fn serve(worker: &Rc<Worker>, connection: &Connection) -> io::Result<()> {
-    if let Some(proxied) = &connection.proxied {
+    if connection.is_proxied {
         let count = |client: SocketAddr| worker.http.limiter.count(|| Some(client.ip()));
-        Box::pin(connection.read_proxy_header(proxied, count)).await?;
+        Box::pin(connection.read_proxy_header(count)).await?;
     }
     if let Some(tls) = &connection.tls {
         // For a client that speaks HTTP on a TLS address.
-        let not_tls = || last_words(worker, connection, Status::BAD_REQUEST);
+        let not_tls = || refusal(worker, connection, b"", Status::BAD_REQUEST);
         Box::pin(connection.shake_hands(tls, not_tls)).await?;
     }
     let begins_http2 = match &connection.tls {
@@ -219,9 +217,4 @@ async fn serve(worker: &Rc<Worker>, connection: &Connection) -> io::Result<()> {
         Some(first) => Box::pin(http2::serve(worker, connection, first)).await,
         None => Ok(()),
     }
-}
-
-fn last_words(worker: &Rc<Worker>, connection: &Connection, status: Status) -> (SendBuf, Exchange) {
-    worker.clock.tick();
-    refusal(worker, connection, b"", status)
 }

@@ -13,9 +13,10 @@ use std::str::FromStr;
 use std::time::Duration;
 use twinring_input::quantity::{self, Count, Size};
 
-/// Header fields that the service sets itself; another value would be wrong.
+/// Header fields that the service sets itself; another value would be wrong. And those that HTTP/2 forbids, of which
+/// the h2 crate makes no answer.
 const RESERVED: &str = "accept-ranges allow cache-control connection content-encoding content-length content-range \
-                        content-type date etag last-modified transfer-encoding";
+                        content-type date etag keep-alive last-modified proxy-connection te transfer-encoding upgrade";
 
 fn text(value: Value) -> Result<String, &'static str> {
     match value {
@@ -122,7 +123,7 @@ mod tests {
     fn fields_are_complete_and_not_those_of_the_service() {
         let field = header_field("X-A", " b c ").unwrap();
         assert_eq!((&*field.0, field.1.as_bytes()), ("X-A", &b"b c"[..]));
-        let wrong = ":b|a b:c|A:|A:b\r\nc: d|A:b\nc|A:\0|Date:x|content-length:5|Cache-Control:x";
+        let wrong = ":b|a b:c|A:|A:b\r\nc: d|A:b\nc|A:\0|Date:x|content-length:5|Cache-Control:x|Keep-Alive:x|TE:x";
         for (name, value) in wrong.split('|').filter_map(|line| line.split_once(':')) {
             assert!(header_field(name, value).is_err(), "{name:?} {value:?}");
         }

@@ -1,12 +1,12 @@
 //! The counters of workers. Each worker is the only writer of its own, so a count is a load and a store and no locked
 //! instruction. Any thread may read them at any time.
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use serde_json::{Map, Value};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct Count(AtomicU64);
 
 impl Count {
@@ -20,12 +20,6 @@ impl Count {
 
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Relaxed)
-    }
-}
-
-impl Serialize for Count {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u64(self.get())
     }
 }
 

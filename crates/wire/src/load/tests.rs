@@ -4,7 +4,6 @@ use super::*;
 use crate::histogram::{EncodedHistogram, Lag, Latency};
 use crate::http::HttpErrors;
 use crate::tcp::TcpErrors;
-use crate::udp::{Call, add_calls};
 
 fn recorded(values_ns: &[u64]) -> Histogram<u64> {
     let mut histogram = Histogram::new_with_bounds(1, 1 << 40, 3).unwrap();
@@ -94,21 +93,6 @@ fn what_the_lab_reads_is_of_all_load_generators() {
 }
 
 #[test]
-fn system_calls_are_added_by_name() {
-    let call = |name: &str, count, mean_us| Call {
-        call: name.to_owned(),
-        count,
-        mean_us,
-        ..Call::default()
-    };
-    let found = add_calls(
-        vec![call("recvmsg", 1, 4.0)],
-        vec![call("sendmsg", 2, 5.0), call("recvmsg", 3, 8.0)],
-    );
-    assert_eq!(found, [call("recvmsg", 4, 7.0), call("sendmsg", 2, 5.0)]);
-}
-
-#[test]
 fn what_does_not_belong_together_is_refused() {
     let refused = |results| LoadResult::merged(results).unwrap_err();
     assert!(refused(vec![]).contains("no result"));
@@ -142,7 +126,16 @@ fn a_result_says_what_was_not_as_asked() {
             "",
         ),
         (|r| r.all.requests.answered = 0, Some("no request was answered"), ""),
-        (|r| r.all.connections.established = 9, Some("9 of 10 connections"), ""),
+        // With the gate, connections that could not be opened were nothing.
+        (
+            |r| {
+                r.all.connections.established = 9;
+                let gate = "max_error_rate".to_owned();
+                r.all.gates.push(crate::load::Gate { gate, ..crate::load::Gate::default() });
+            },
+            Some("9 of 10 connections"),
+            "",
+        ),
         (|r| r.all.requests.rate_reached = Some(false), None, "RATE NOT REACHED: 50 of 1000 /s"),
         (|r| r.all.requests.overdue = 7, None, "NOT ANSWERED: 7 requests"),
         (

@@ -18,7 +18,6 @@ use super::sockets::{Listener, Sockets, Source};
 use super::stream::{End, Receive, Stream, StreamRef};
 use super::udp::{Udp, UdpSetup};
 use crate::buf::{SendBuf, SharedBuf};
-use crate::calls::timed;
 use crate::config::EpollOptions;
 use crate::counters::Counters;
 use crate::driver::common::{DriverSetup, check_geometries, errno};
@@ -310,6 +309,12 @@ impl EpollEngine {
         Ok(())
     }
 
+    /// Portions of events that are to be handled: any number if the last turn did not look for events.
+    pub(crate) fn portions_left(&self) -> usize {
+        let left = (self.events.len() - self.next_event).div_ceil(PORTION);
+        if self.waits_next { usize::MAX } else { left }
+    }
+
     #[inline]
     pub(crate) fn submit(&mut self, sockets: &mut Sockets) {
         if !self.gathered.is_empty() {
@@ -324,12 +329,7 @@ impl EpollEngine {
         counters.buffers_in_use.set((buffer.in_use() + in_use.sum::<usize>()) as u64);
         counters.waits.add(1);
         self.next_event = 0;
-        if counters.call_times {
-            timed(true, "epoll_pwait2", || self.epoll.wait(&mut self.events, timeout))?;
-        } else {
-            // Apart, because then the compiler lays it out here.
-            self.epoll.wait(&mut self.events, timeout)?;
-        }
+        self.epoll.wait(&mut self.events, timeout)?;
         counters.events.add(self.events.len() as u64);
         self.gathers = self.events.len() > 1 && self.gathered_max > 0;
         Ok(())

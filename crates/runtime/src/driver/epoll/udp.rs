@@ -53,7 +53,7 @@ impl Udp {
         while self.epoll.readable {
             counters.syscalls.add(1);
             let (before, most) = (into.len(), most.min(self.epoll.asked));
-            match batch.receive(fd, &self.setup, most, into, counters.call_times) {
+            match batch.receive(fd, &self.setup, most, into) {
                 Ok((came, asked)) => {
                     self.epoll.readable = came == asked;
                     // Grown immediately, as a further call costs more than headers do.

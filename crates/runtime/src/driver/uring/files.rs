@@ -40,7 +40,7 @@ impl UringEngine {
         }
         read.bytes.reserve(read.most);
         let into = read.bytes.spare_capacity_mut().as_mut_ptr().cast();
-        let fd = Fd(read.on.file.as_raw_fd());
+        let fd = Fd(read.on.file().as_raw_fd());
         let mut entry = opcode::Read::new(fd, into, read.most as u32).offset(read.offset).build();
         if read.on.storage == Storage::Elsewhere {
             // Without first trying what does not wait: a network filesystem may ask its server even

@@ -208,6 +208,11 @@ impl UringEngine {
         }
     }
 
+    /// Portions of arrivals that are to be handled.
+    pub(crate) fn portions_left(&self) -> usize {
+        (self.arrived.len() - self.next_arrival).div_ceil(PORTION)
+    }
+
     /// Submits queued operations now, and leaves completions for later.
     #[inline(never)]
     pub(crate) fn submit(&mut self, sockets: &mut Sockets) -> io::Result<()> {

@@ -99,10 +99,6 @@ impl Groups {
         std::iter::once(&self.streams).chain(&self.others)
     }
 
-    fn all_mut(&mut self) -> impl Iterator<Item = &mut Provided> {
-        std::iter::once(&mut self.streams).chain(&mut self.others)
-    }
-
     /// True if the kernel has buffers in stock, nobody waits for one, and half of them are unused: then
     /// all that is below can be left for later.
     #[inline]
@@ -132,7 +128,7 @@ impl Groups {
     /// with thousands of sockets that costs more than the data.
     pub(super) fn take_fed(&mut self) -> Vec<Key> {
         let mut fed = Vec::new();
-        for group in self.all_mut() {
+        for group in std::iter::once(&mut self.streams).chain(&mut self.others) {
             let buffers = group.with_kernel;
             fed.extend(std::iter::from_fn(|| group.starved.pop()).take(buffers));
         }

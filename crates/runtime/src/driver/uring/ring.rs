@@ -1,6 +1,5 @@
 //! The ring itself: setup, submission with an overflow list, and the enter.
 
-use crate::calls::{name_of_enter, timed};
 use crate::config::UringOptions;
 use crate::counters::Counters;
 use crate::driver::common::DriverSetup;
@@ -179,7 +178,7 @@ impl Ring {
             }
         }
         self.counters.enters.add(1);
-        if wait.timeout.is_some() || self.counters.call_times {
+        if wait.timeout.is_some() {
             self.enter_for_a_time(to_submit, flags, wait)?;
         } else {
             // Apart, because then the compiler keeps what the kernel returns in a register.
@@ -191,14 +190,10 @@ impl Ring {
         Ok(self.uring.arrived())
     }
 
-    /// With a timeout, or recording how long it takes.
+    /// With a timeout.
     #[inline(never)]
     fn enter_for_a_time(&mut self, to_submit: u32, flags: u32, wait: Wait) -> io::Result<()> {
-        // A burst requests many with a timeout of zero: that is not a wait.
-        let waits = wait.completions > 0 && wait.timeout != Some(Duration::ZERO);
-        let call = name_of_enter(to_submit > 0, flags & ring::ENTER_GETEVENTS != 0, waits);
-        let uring = &mut self.uring;
-        match timed(self.counters.call_times, call, || uring.enter(to_submit, flags, wait)) {
+        match self.uring.enter(to_submit, flags, wait) {
             Ok(taken) => self.left = to_submit - taken,
             Err(error) => self.refused(to_submit, error)?,
         }

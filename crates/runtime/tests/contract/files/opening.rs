@@ -151,10 +151,10 @@ async fn directories_are_listed(tree: Tree) {
 fn running_out_of_descriptors_is_an_error_and_passes(configuration: Configuration) {
     alone(&[], 100, || {
         configuration.run(async {
-            let tree = Tree::new(Ground::Disk);
+            let (tree, proc) = (Tree::new(Ground::Disk), proc());
             tree.write("file", b"inside");
             // Both ways of opening, and the threads that the second may need.
-            for (root, name) in [(&tree.root, "file"), (&proc(), "version")] {
+            for (root, name) in [(&tree.root, "file"), (&proc, "version")] {
                 let opening = || root.open_file(Path::new(name), Symlinks::Refuse);
                 let before = open_descriptors();
                 drop(opening().await.expect("a descriptor"));

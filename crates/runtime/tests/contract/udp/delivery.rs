@@ -10,7 +10,6 @@ use twinring::{Datagram, Received};
 pub(crate) const RULES: &[Rule] = rules![
     what_each_source_sends_comes_back_in_order,
     empty_datagrams_are_datagrams_and_long_ones_truncated,
-    workers_share_a_port,
     sockets_come_from_the_standard_library,
     the_local_address_is_reported_and_can_be_chosen,
     dscp_and_ecn_pass_both_ways,
@@ -69,35 +68,6 @@ async fn empty_datagrams_are_datagrams_and_long_ones_truncated(options: UdpOptio
         socket.flush().await.expect("sent");
         assert_eq!(next(&peer), b"");
     }
-}
-
-/// Each source lands on one of the workers, and all answer from the shared port.
-fn workers_share_a_port(configuration: Configuration) {
-    let bound = UdpOptions::default().bind_shared(loopback(), 2).expect("a free port");
-    let address = bound[0].local_addr();
-    assert_eq!(bound[1].local_addr(), address);
-    let error = UdpOptions::default().bind_shared(address, 2).expect_err("taken").to_string();
-    assert!(error.contains("in use"), "{error}");
-    let bound = std::sync::Mutex::new(bound);
-    let runtime = configuration.builder().workers(2).build().expect("tried before");
-    let handle = runtime.handle();
-    let peers = std::thread::spawn(move || {
-        for number in 0..40 {
-            let (peer, sent) = (peer(), numbered(5, number, 50));
-            peer.send_to(&sent, address).expect("room");
-            assert!(next(&peer) == sent);
-        }
-        handle.shutdown();
-    });
-    let served = runtime.run(|_| {
-        let bound = bound.lock().expect("no panic").pop().expect("one each");
-        async move {
-            spawn(reflect(UdpSocket::from_bound(bound).expect("room")));
-            twinring::shutdown_requested().await;
-        }
-    });
-    peers.join().expect("all were answered");
-    assert_eq!(served.expect("the engine works").len(), 2);
 }
 
 async fn sockets_come_from_the_standard_library() {

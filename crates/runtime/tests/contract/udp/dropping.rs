@@ -11,6 +11,7 @@ pub(crate) const RULES: &[Rule] = rules![
     cancelling_ends_each_wait_once,
     a_socket_that_stops_receiving_delivers_queued_datagrams,
     queued_datagrams_outlive_their_send_and_their_socket,
+    a_dropped_socket_frees_its_port_at_once,
     blocked_datagrams_outlive_the_socket_for_the_linger_time,
     sockets_closed_with_everything_pending_leave_nothing,
     everything_pending_ends_with_its_runtime,
@@ -112,6 +113,29 @@ async fn a_socket_that_stops_receiving_delivers_queued_datagrams(options: UdpOpt
     socket.send_to("goodbye", address_of(&peer)).await.expect("room");
     socket.flush().await.expect("sent");
     assert_eq!(next(&peer), b"goodbye");
+}
+
+/// On io_uring a single datagram that had just been queued kept it until the next turn.
+fn a_dropped_socket_frees_its_port_at_once(configuration: Configuration) {
+    if configuration.name == "sqpoll" || configuration.has_faults() {
+        // The send may be under way for longer.
+        return;
+    }
+    in_all_ways(configuration, async |options, _| {
+        let peer = peer();
+        for armed in [false, true] {
+            let socket = bind(&options);
+            let address = socket.local_addr();
+            if armed {
+                assert!(poll_once(socket.recv_from()).await.is_none());
+                settle().await;
+            }
+            socket.send_to("the last one", address_of(&peer)).await.expect("room");
+            drop(socket);
+            options.bind(address).expect("it is free");
+            assert_eq!(next(&peer), b"the last one");
+        }
+    });
 }
 
 /// Blocked behind a full send buffer when the socket is dropped, all of it still goes out; unless

@@ -4,6 +4,7 @@
 
 use super::peers::*;
 use crate::support::*;
+use std::pin::pin;
 use twinring::net::UdpOptions;
 use twinring::{Datagram, RecvBuf, time::Interval};
 
@@ -18,6 +19,7 @@ pub(crate) const RULES: &[Rule] = rules![
     a_flood_is_delivered_in_order,
     a_full_send_buffer_is_waited_for,
     calls_are_for_many_datagrams,
+    bytes_of_datagrams_use_up_the_budget_of_a_task,
     an_interval_keeps_its_moments_and_skips_missed_ones,
     submit_sends_at_once,
 ];
@@ -284,6 +286,31 @@ async fn calls_are_for_many_datagrams(configuration: Configuration, handle: Hand
     let received = handle.counters().syscalls - sent;
     // A task that has received 32 times yields, and the worker checks for events meanwhile.
     assert!(sent - start == 10 && (10..=20).contains(&received), "{received}");
+}
+
+/// They cost nothing, and a task moved up to 64 times what it may before others had their turn.
+async fn bytes_of_datagrams_use_up_the_budget_of_a_task(options: UdpOptions) {
+    let (buffer_bytes, buffer_count, recv_buffer_bytes) = (65_535, 64, Some(4 << 20));
+    let options = UdpOptions { buffer_bytes, buffer_count, recv_buffer_bytes, ..options };
+    let (from, to) = (bind(&options), bind(&options));
+    assert!(poll_once(to.recv_from()).await.is_none());
+    settle().await;
+    // Of so many operations without bytes, 32 could follow each other.
+    let mut sending = pin!(async {
+        for _ in 0..10 {
+            from.send_to(vec![0; 60_000], to.local_addr()).await.expect("room");
+        }
+    });
+    assert!(poll_once(sending.as_mut()).await.is_none());
+    sending.await;
+    settle().await;
+    let mut receiving = pin!(async {
+        for _ in 0..10 {
+            assert_eq!(to.recv_from().await.expect("a datagram").data.len(), 60_000);
+        }
+    });
+    assert!(poll_once(receiving.as_mut()).await.is_none());
+    receiving.await;
 }
 
 async fn an_interval_keeps_its_moments_and_skips_missed_ones() {
