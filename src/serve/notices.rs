@@ -87,9 +87,7 @@ pub(super) fn finish() {
         tell("twinring: the final line was not printed: standard output is not read".to_owned());
     }
     // Standard error may not be read either.
-    if NOTICES.finish() {
-        ERRORS.finish();
-    }
+    let _is_read = NOTICES.finish() && ERRORS.finish();
 }
 
 /// Prints the first notice of each kind; every worker and listener sends its own.

@@ -69,11 +69,11 @@ impl BackgroundLoad {
             (name.as_str(), ticks.saturating_sub(before))
         };
         let each: Vec<(&str, u64)> = end.processes.iter().map(used).collect();
-        let largest = each.iter().max_by_key(|(_, ticks)| *ticks).filter(|(_, ticks)| *ticks > 0);
         let living: u64 = each.iter().map(|(_, ticks)| *ticks).sum();
         // Of one that began and ended meanwhile its parent has the time. Not every parent waits.
         let all = living.max(end.ticks.saturating_sub(self.ticks));
-        let largest = largest.filter(|(_, ticks)| *ticks >= all - living);
+        let largest = each.iter().max_by_key(|(_, ticks)| *ticks);
+        let largest = largest.filter(|(_, ticks)| *ticks > 0 && *ticks >= all - living);
         OtherProcesses {
             span_s: end.at_ns.saturating_sub(self.at_ns) as f64 / 1e9,
             cpus: end.cpus,
