@@ -19,10 +19,10 @@ pub(crate) fn client_from(local: IpAddr, server: SocketAddr) -> UdpSocket {
     client
 }
 
-/// The next datagram.
+/// The next datagram. A ring that the thread had may interrupt it once.
 pub(crate) fn next(client: &UdpSocket) -> Vec<u8> {
     let mut bytes = vec![0; 65_536];
-    let length = client.recv(&mut bytes).expect("an answer");
+    let length = client.recv(&mut bytes).or_else(|_| client.recv(&mut bytes)).expect("an answer");
     bytes.truncate(length);
     bytes
 }
