@@ -47,7 +47,7 @@ fn quick_measures_both_engines_and_its_bundle_holds_until_it_is_edited() {
     testing::needs_cpus(2);
     testing::needs_io_uring();
     let out = tempfile::tempdir().unwrap();
-    let quick = "lab run quick --pairs 1 --spares 0 --window 0.3 --warmup 0.1 --out";
+    let quick = "lab run quick --busy --pairs 1 --spares 0 --window 0.3 --warmup 0.1 --out";
     let into = out.path().to_str().unwrap();
     let (_, table) = twinring(&quick.split(' ').chain([into]).collect::<Vec<_>>());
     for words in ["TCP 128 B x 100", "TCP 16 KB x 100", "UDP 172 B x 1000", "HTTP 1 KB x 100"] {
