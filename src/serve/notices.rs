@@ -18,10 +18,10 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Lines that wait to be printed; further ones are dropped. Each kind of notice is sent once, once a minute, or
-/// on a request of the operator.
+/// on a request of the operator; errors of clients have a queue of their own.
 const WAITING_MAX: usize = 64;
 
-/// How long the end of the process waits for each of the two streams. With a drain of 10 s it ends well before the 15 s
+/// How long the end of the process waits for each queue. With a drain of 10 s it ends well before the 15 s
 /// after which the units in deploy/ have it killed.
 const LAST_WORDS_MAX: Duration = Duration::from_secs(1);
 

@@ -66,8 +66,6 @@ fn assert_udp_is_sound(run: &Value) {
     }
     assert!(load["packets"]["received"].as_u64() > Some(0), "{run}");
     assert_eq!(run["failures"], serde_json::json!([]), "{run}");
-    // Calls were timed if they were to be.
-    assert!(load["calls"].as_array().is_none_or(|calls| !calls.is_empty()), "{run}");
 }
 
 fn streams_run_both_sides_on_the_subjects_engine() {

@@ -88,8 +88,8 @@ fn reason(row: &Row<'_>) -> String {
         Some(why) => {
             format!("void, {}", why.splitn(3, ": ").take(2).collect::<Vec<_>>().join(": "))
         }
-        None if because.ends_with(" needed") => "too few pairs that count".to_owned(),
-        None if because.starts_with("finer than") => "less than the clock can show".to_owned(),
+        None if because.ends_with(" needed") => "too few pairs to decide".to_owned(),
+        None if because.starts_with("finer than") => "smaller than the clock can show".to_owned(),
         None => because.to_owned(),
     }
 }
@@ -141,7 +141,7 @@ pub(super) fn limits(bundle: &Bundle) -> Vec<String> {
     limits.extend(apart.map(|minutes| format!("sessions only {minutes} min apart")));
     limits.extend(left_out(bundle));
     if sections(bundle).iter().any(|(_, rows)| rows.iter().any(Row::is_noisy)) {
-        limits.push("noisy: over all runs, because too few count".to_owned());
+        limits.push("noisy: change over all runs, because too few pairs count".to_owned());
     }
     if summary.idle_clock == IdleClock::ProcStat {
         limits.push(

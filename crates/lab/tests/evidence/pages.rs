@@ -66,14 +66,14 @@ fn the_page_says_who_needs_less_and_how_sure_that_is() {
         assert!(page.contains(part), "`{part}`:\n{page}");
     }
     let page = assert_fits(&bundle(experiment(), pairs(5, 1.25)));
-    assert!(page.contains("too few pairs that count"), "{page}");
+    assert!(page.contains("too few pairs to decide"), "{page}");
     // A machine that takes CPU away leaves few pairs; there was nothing to see.
     let mut disturbed = pairs(9, 1.25);
     for record in &mut disturbed[4..] {
         record["cpu"]["server_cpu"]["steal_coarse_s"] = json!(0.5);
     }
     let page = assert_fits(&bundle(experiment(), disturbed));
-    assert!(page.contains("-20%") && page.contains("noisy: over all runs"), "{page}");
+    assert!(page.contains("-20%") && page.contains("noisy: change over"), "{page}");
     let page = assert_fits(&bundle(experiment(), pairs(9, 1.0)));
     // A change of -0 % stood there.
     assert!(page.contains("no difference found") && !page.contains("-0%"), "{page}");
