@@ -72,7 +72,9 @@ impl LogTarget {
         };
         let why = match file.metadata()?.file_type() {
             kind if kind.is_block_device() => Some("is a block device"),
-            kind if kind.is_file() && is_linked => Some("is a link, and the server runs as root"),
+            kind if kind.is_file() && is_linked => {
+                Some("is a link, which root does not follow: name the file")
+            }
             _ => None,
         };
         if let Some(why) = why {
