@@ -8,7 +8,6 @@
 //! dropped.
 
 use crate::runtime::current;
-use crate::sys;
 use crate::sys::Mapping;
 use crate::task::{JoinError, JoinHandle, Outcome};
 use crate::time::sleep;
@@ -18,7 +17,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The names of threads for files begin so, and how many there are at most: a few more than a disk serves in
 /// parallel.
@@ -104,10 +103,10 @@ impl ThreadPool {
         drop(state);
         drop(queue);
         self.work.notify_all();
-        let deadline = sys::now() + patience;
+        let deadline = Instant::now() + patience;
         let mut state = self.lock();
         while state.alive > 0 {
-            let left = deadline.saturating_duration_since(sys::now());
+            let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }

@@ -119,11 +119,18 @@ impl Deref for Lease {
     }
 }
 
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.len)
+    }
+}
+
 /// Received bytes. From a stream, empty means the end of the stream; from a datagram socket, empty
 /// is an empty datagram.
 ///
 /// Dropping it returns the memory to the worker's pool. It can be passed to
 /// [`TcpStream::send`](crate::TcpStream::send) directly, without a copy.
+#[derive(Debug)]
 pub struct RecvBuf(Lease);
 
 impl RecvBuf {
@@ -206,13 +213,8 @@ impl From<Vec<u8>> for RecvBuf {
     }
 }
 
-impl fmt::Debug for RecvBuf {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RecvBuf").field("len", &self.len()).finish_non_exhaustive()
-    }
-}
-
 /// Bytes to send; converted from any of the types below with `into()`.
+#[derive(Debug)]
 pub struct SendBuf(Lease);
 
 const _: () = assert!(size_of::<Option<RecvBuf>>() == 32 && size_of::<Option<SendBuf>>() == 32);
@@ -267,12 +269,6 @@ impl SendBuf {
     /// Moves waiting bytes out of the pool.
     pub(crate) fn detach(self) -> SendBuf {
         SendBuf(self.0.detach())
-    }
-}
-
-impl fmt::Debug for SendBuf {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SendBuf").field("len", &self.len()).finish_non_exhaustive()
     }
 }
 

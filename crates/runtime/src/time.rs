@@ -1,7 +1,6 @@
 //! Sleeping and deadlines, on the timers of a worker that both engines share.
 
 use crate::runtime::{Worker, current};
-use crate::sys;
 use crate::task::{WaitToken, Waiter};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// Waits for `duration`, to the precision of the kernel's timers (tens of microseconds).
 pub fn sleep(duration: Duration) -> Sleep {
-    let now = sys::now();
+    let now = Instant::now();
     // A deadline beyond the clock's range counts as 30 years ahead.
     sleep_until(now.checked_add(duration).unwrap_or(now + Duration::from_secs(946_080_000)))
 }
@@ -44,7 +43,7 @@ impl Future for Sleep {
             return Poll::Pending;
         }
         self.registered = None;
-        if sys::now() >= self.deadline {
+        if Instant::now() >= self.deadline {
             return Poll::Ready(());
         }
         let worker = current();
@@ -180,9 +179,9 @@ impl Interval {
 
     /// Waits for the next tick. If several have passed, it returns the last of them, at once.
     pub async fn tick(&mut self) -> Tick {
-        let waits = sys::now() < self.next;
+        let waits = Instant::now() < self.next;
         sleep_until(self.next).await;
-        let late = sys::now().saturating_duration_since(self.next);
+        let late = Instant::now().saturating_duration_since(self.next);
         let since_last = Duration::from_nanos((late.as_nanos() % self.period.as_nanos()) as u64);
         let deadline = self.next + (late - since_last);
         // A time beyond the clock's range never comes; the one before it serves as well.

@@ -76,6 +76,12 @@ impl BufPool {
         Rc::strong_count(self) - 1
     }
 
+    /// True if readers hold more than three quarters of the buffers, those aside that are about to come back.
+    #[inline]
+    pub(crate) fn is_short(self: &Rc<BufPool>, about_to_return: usize) -> bool {
+        (self.available() + about_to_return) * 4 < self.count()
+    }
+
     /// If no more buffers are free, data is copied out before a task can keep it, so that this many always
     /// return.
     pub(crate) fn low(&self) -> usize {

@@ -57,7 +57,7 @@ impl Quarantined {
             // SAFETY: a mapping is initialised from the start, and not written to since its owner has
             // released it, unless this is the error to find.
             Quarantined::Pages(pages, _) => unsafe {
-                std::slice::from_raw_parts(pages.start().as_ptr(), pages.len())
+                std::slice::from_raw_parts(pages.start().as_ptr(), pages.bytes)
             },
             Quarantined::Heap(bytes) => bytes,
         }

@@ -49,7 +49,7 @@ impl SharedBuf {
     pub(crate) fn piece(&mut self, bytes: usize) -> (RecvBuf, bool) {
         let piece = RecvBuf::part_of(&self.whole, self.filled, bytes);
         self.filled += bytes;
-        (piece, self.pool.in_use() * 4 > self.pool.count() * 3)
+        (piece, self.pool.is_short(0))
     }
 
     /// Buffers of which somebody reads a part.

@@ -98,7 +98,7 @@ fn empty_headers() -> Vec<libc::mmsghdr> {
 
 /// A pool for datagram sockets of one geometry, and the receives into it.
 pub(super) struct RecvBatch {
-    pool: Rc<BufPool>,
+    pub(super) pool: Rc<BufPool>,
     /// Bytes of a buffer that are used.
     bytes: usize,
     headers: Vec<libc::mmsghdr>,
@@ -167,15 +167,6 @@ impl RecvBatch {
             self.memory[at].describe(&mut self.headers[at].msg_hdr, buffer, setup);
         }
         count
-    }
-
-    pub(super) fn buffers_in_use(&self) -> usize {
-        self.pool.in_use()
-    }
-
-    /// True if readers hold more than three quarters of the buffers.
-    pub(super) fn is_short(&self) -> bool {
-        self.pool.available() * 4 < self.pool.count()
     }
 }
 

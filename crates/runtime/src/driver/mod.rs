@@ -385,7 +385,7 @@ impl Driver {
     }
 
     pub(crate) fn expire_lingering(&mut self) {
-        let now = sys::now();
+        let now = Instant::now();
         if self.sockets.lingering.front().is_some_and(|(deadline, _)| *deadline <= now) {
             // What only waits for that is not cut off.
             let _told_by_the_next_turn = self.submit();
@@ -421,10 +421,6 @@ impl Driver {
             sockets.lingering.pop_front();
         }
         None
-    }
-
-    pub(crate) fn is_lingering(&mut self) -> bool {
-        self.next_deadline().is_some()
     }
 
     /// Bytes that the peers of closed TCP streams have acknowledged so far.

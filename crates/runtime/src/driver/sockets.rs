@@ -25,13 +25,6 @@ pub(crate) struct Listener {
     pub(crate) ready: bool,
 }
 
-impl Listener {
-    pub(crate) fn new(socket: OwnedFd) -> Box<Listener> {
-        let (waiters, uring) = (WaitQueue::default(), UringListener::default());
-        Box::new(Listener { socket: Some(socket), waiters, uring, ready: true })
-    }
-}
-
 /// What a key refers to.
 pub(crate) enum Source {
     Listener(Box<Listener>),
@@ -67,7 +60,9 @@ impl Sockets {
     }
 
     pub(crate) fn add_listener(&mut self, socket: OwnedFd) -> Key {
-        self.sources.insert(Source::Listener(Listener::new(socket)))
+        let (waiters, uring) = (WaitQueue::default(), UringListener::default());
+        let listener = Listener { socket: Some(socket), waiters, uring, ready: true };
+        self.sources.insert(Source::Listener(Box::new(listener)))
     }
 
     /// The stream of a key, and the list for the wakers of its waiters.

@@ -10,10 +10,11 @@ use super::uring::UringStream;
 use crate::buf::{RecvBuf, SendBuf};
 use crate::counters::Counters;
 use crate::slots::Key;
-use crate::sys;
+use crate::sys::socket::SockRef;
 use crate::task::{WaitQueue, Waiter};
 use std::cell::RefCell;
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
@@ -73,10 +74,10 @@ impl Stream {
     }
 
     pub(crate) fn shut_down(&self, counters: &Counters) {
-        if let Some(fd) = self.fd() {
+        if let Some(socket) = &self.socket {
             counters.syscalls.add(1);
             // Fails only when the connection has ended, which the receiving side reports.
-            let _reported_by_recv = sys::shutdown_write(fd);
+            let _reported_by_recv = SockRef::from(socket).shutdown(Shutdown::Write);
         }
     }
 

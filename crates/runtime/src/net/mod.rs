@@ -18,7 +18,6 @@ pub use unix::{UnixListener, UnixStream};
 use crate::driver::{Driver, Side};
 use crate::runtime::{Worker, is_serving};
 use crate::slots::Key;
-use crate::sys;
 use crate::sys::socket::{Domain, SockAddr, SockRef, Socket, Type};
 use crate::task::{WaitToken, Waiter, wake_all};
 use std::io;
@@ -26,7 +25,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::task::Context;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Sends all that `from` receives to `to`, until the end of the stream; returns how many bytes. Nothing
 /// is copied in memory, and a slow receiver slows down the sender. It does not end the stream of `to`:
@@ -51,11 +50,12 @@ const BIND_PATIENCE: Duration = Duration::from_millis(100);
 /// would block all its connections.
 fn patiently<T>(mut bind: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let patience = if is_serving() { Duration::ZERO } else { BIND_PATIENCE };
-    let began = sys::now();
+    let began = Instant::now();
     loop {
         match bind() {
             Err(error)
-                if error.kind() == io::ErrorKind::AddrInUse && sys::now() - began < patience =>
+                if error.kind() == io::ErrorKind::AddrInUse
+                    && Instant::now() - began < patience =>
             {
                 std::thread::sleep(Duration::from_millis(3));
             }

@@ -2,7 +2,6 @@
 
 mod exact;
 mod futures;
-mod options;
 mod send_file;
 
 pub use futures::{Recv, Send};
@@ -14,6 +13,7 @@ use crate::driver::stream::{Sending, Stream, StreamRef};
 use crate::runtime::{Worker, current};
 use crate::slots::Key;
 use crate::sys;
+use crate::sys::datagram::set_option;
 use crate::sys::socket::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use crate::task::{WaitToken, Waiter};
 use std::cell::Cell;
@@ -21,9 +21,10 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 /// A TCP connection of the current worker.
 ///
@@ -84,7 +85,9 @@ impl TcpStream {
         )?;
         socket.set_tcp_nodelay(true)?;
         if let Some(local) = local {
-            sys::bind_address_no_port(socket.as_raw_fd())?;
+            // The kernel chooses it when it knows the destination, so none is reserved exclusively (Linux 4.2).
+            let option = libc::IP_BIND_ADDRESS_NO_PORT;
+            set_option(socket.as_fd(), libc::IPPROTO_IP, option, 1)?;
             socket.bind(&local.into())?;
         }
         TcpStream::connect_with(socket, &address.into()).await
@@ -363,6 +366,18 @@ impl TcpStream {
     /// (`tcpi_unacked` and `tcpi_notsent_bytes`).
     pub fn is_acked(&self) -> io::Result<bool> {
         with_socket(&self.worker, self.key, |socket| sys::tcp_is_acked(socket.as_raw_fd()))
+    }
+
+    /// Sets TCP_NODELAY. For other options see [`with_fd`](Self::with_fd).
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        with_socket(&self.worker, self.key, |socket| socket.set_tcp_nodelay(nodelay))
+    }
+
+    /// Makes the close send a reset instead of FIN (SO_LINGER with zero), dropping unsent data.
+    pub fn set_reset_on_close(&self) -> io::Result<()> {
+        with_socket(&self.worker, self.key, |socket| socket.set_linger(Some(Duration::ZERO)))?;
+        self.resets.set(true);
+        Ok(())
     }
 
     /// Calls `f` with the descriptor, for socket options that have no method here. The engine reads from

@@ -9,7 +9,7 @@ mod notification;
 use super::{Layer, Refusal};
 use crate::sys;
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::thread::CpuSet;
+use rustix::thread::{CpuSet, sched_getaffinity};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
@@ -83,7 +83,8 @@ impl Prices {
             let fix = "allow the sched_* calls in the seccomp filter";
             Refusal::new(Layer::Seccomp, what, fix)
         };
-        let cpus = choose(sys::allowed_cpus().map_err(refuse)?, cpus)?;
+        let allowed = sched_getaffinity(None).map_err(|error| refuse(error.into()))?;
+        let cpus = choose(allowed, cpus)?;
         let (here, there) = (cpus[0], cpus.get(1).copied());
         let began = Instant::now();
         // A thread of its own, so that the caller's CPU and policy stay as they are. Threads that it

@@ -140,11 +140,12 @@ impl Worker {
 
     fn linger(&self, patience: Option<Duration>) -> io::Result<()> {
         let mut wakes = Vec::new();
-        let (mut sent, mut since) = (self.counters.sent.get(), sys::now());
+        let (mut sent, mut since) = (self.counters.sent.get(), Instant::now());
         let mut acked = self.driver.borrow().acked_by_lingering();
-        while self.driver.borrow_mut().is_lingering() && self.shared.stage() != STOPPING {
+        while self.driver.borrow_mut().next_deadline().is_some() && self.shared.stage() != STOPPING
+        {
             if sent != self.counters.sent.get() {
-                (sent, since) = (self.counters.sent.get(), sys::now());
+                (sent, since) = (self.counters.sent.get(), Instant::now());
             }
             // Bounds the turn.
             let mut tick = patience.map(|patience| sleep_until(since + patience));
@@ -157,7 +158,7 @@ impl Worker {
                 if acked == before {
                     break;
                 }
-                since = sys::now();
+                since = Instant::now();
                 continue;
             }
             self.turn(true, &mut wakes).map_err(engine_failed)?;
@@ -211,7 +212,7 @@ impl Worker {
         let portions = driver.portions_left().min(self.timers_await.get().wrapping_sub(1));
         self.timers_await.set(portions);
         if portions == 0 {
-            self.timers.fire(sys::now(), wakes);
+            self.timers.fire(Instant::now(), wakes);
             driver.expire_lingering();
         }
     }
@@ -238,7 +239,7 @@ fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
 /// How long a wait for `deadline` may take.
 #[inline(never)]
 fn until(deadline: Instant) -> Duration {
-    deadline.saturating_duration_since(sys::now())
+    deadline.saturating_duration_since(Instant::now())
 }
 
 fn engine_failed(error: io::Error) -> io::Error {

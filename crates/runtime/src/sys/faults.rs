@@ -5,7 +5,6 @@
 //! Only in builds with the feature `faults`, and only with TWINRING_FAULTS in the environment. A seed repeats
 //! the faults, not the timing.
 
-use super::now;
 use super::poll::{EpollEvent, event};
 use super::ring::Wait;
 use io_uring::cqueue::{self, Entry as Completion};
@@ -355,7 +354,7 @@ impl RingFaults {
         let refused = owed
             .or_else(|| self.dice.error(Fault::Exhausted, exhausted))
             .or_else(|| self.dice.error(Fault::Refused, errnos));
-        let (user_data, long_ago) = (sqe.user_data, now() - TOGETHER);
+        let (user_data, long_ago) = (sqe.user_data, Instant::now() - TOGETHER);
         let heard = (stream && sqe.opcode == Recv::CODE).then_some(long_ago);
         match refused {
             Some(_) => *sqe = Sqe { opcode: Nop::CODE, fd: -1, user_data, ..Sqe::default() },
@@ -405,14 +404,14 @@ impl RingFaults {
         let (user_data, flags) = (entry.user_data(), entry.flags());
         let Some(submitted) = self.pending.get_mut(&user_data) else { return Some((entry, false)) };
         if cqueue::more(flags) {
-            submitted.heard = submitted.heard.map(|_| now());
+            submitted.heard = submitted.heard.map(|_| Instant::now());
             return Some((entry, submitted.may_be_held));
         }
         let submitted = self.pending.remove(&user_data)?;
         if let Some(errno) = submitted.refused {
             return Some((completion(user_data, -errno, flags), submitted.may_be_held));
         }
-        if submitted.heard.is_some_and(|since| now() - since < TOGETHER)
+        if submitted.heard.is_some_and(|since| Instant::now() - since < TOGETHER)
             && entry.result() == -libc::ECONNRESET
             && self.dice.strikes(Fault::LostReset)
         {

@@ -61,8 +61,7 @@ pub(crate) fn is_cached(file: &File, offset: u64, len: usize) -> bool {
     if !is_byte_cached(file, last) {
         return false;
     }
-    // SAFETY: no memory is passed.
-    let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
+    let page_bytes = rustix::param::page_size() as u64;
     match cached_pages(file, offset, len as u64) {
         Some(pages) => pages > last / page_bytes - offset / page_bytes,
         None => (offset..last)

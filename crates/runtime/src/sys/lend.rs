@@ -79,39 +79,31 @@ impl InPlace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::future::poll_fn;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::pin::pin;
     use std::task::Waker;
 
     #[test]
-    fn a_loan_ends_with_its_scope() {
-        let mut polls = 0;
-        let mut cx = Context::from_waker(Waker::noop());
-        let mut kept = None;
-        let borrowed = pin!(std::future::poll_fn(|_| {
-            polls += 1;
-            Poll::<()>::Pending
-        }));
-        lend(borrowed, |mut lent| {
-            assert!(Pin::new(&mut lent).poll(&mut cx).is_pending());
-            assert!(Pin::new(&mut lent).poll(&mut cx).is_pending());
-            kept = Some(lent);
-        });
-        assert!(Pin::new(&mut kept.expect("kept")).poll(&mut cx).is_pending());
-        assert_eq!(polls, 2);
-    }
-
-    #[test]
-    fn a_loan_ends_with_a_panic() {
-        let mut kept = None;
-        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let borrowed = pin!(async { panic!("on purpose") });
-            lend(borrowed, |lent| {
-                let lent = kept.insert(lent);
-                let _panics = Pin::new(lent).poll(&mut Context::from_waker(Waker::noop()));
-            });
-        }));
-        assert!(panicked.is_err());
-        let mut kept = kept.expect("kept");
-        assert!(Pin::new(&mut kept).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    fn a_loan_ends_with_its_scope_and_with_a_panic() {
+        for panics in [false, true] {
+            let (mut polls, mut kept) = (0, None);
+            let cx = &mut Context::from_waker(Waker::noop());
+            let ended = catch_unwind(AssertUnwindSafe(|| {
+                let borrowed = pin!(poll_fn(|_| {
+                    polls += 1;
+                    assert!(!panics, "on purpose");
+                    Poll::<()>::Pending
+                }));
+                lend(borrowed, |lent| {
+                    let lent = kept.insert(lent);
+                    assert!(Pin::new(&mut *lent).poll(cx).is_pending());
+                    assert!(Pin::new(lent).poll(cx).is_pending());
+                });
+            }));
+            assert_eq!(ended.is_err(), panics);
+            assert!(Pin::new(&mut kept.expect("kept")).poll(cx).is_pending());
+            assert_eq!(polls, if panics { 1 } else { 2 });
+        }
     }
 }

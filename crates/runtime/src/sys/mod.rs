@@ -1,4 +1,4 @@
-//! Every raw system call of the runtime, each with its safety note, and the clock.
+//! Every raw system call of the runtime, each with its safety note.
 //!
 //! The functions take plain descriptors and slices and return [`io::Result`], and keep no state.
 //! `EINTR` is retried if the call can be repeated without losing anything. In builds with the feature
@@ -23,11 +23,11 @@ use rustix::io::retry_on_intr;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::net::{self, RecvFlags, SendFlags, SocketFlags};
 use rustix::thread::CpuSet;
+use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::{NonNull, null_mut};
-use std::time::Instant;
 
 /// Turns the C convention (-1 and errno) into a `Result`, retrying while the call was interrupted.
 fn retry_eintr(mut call: impl FnMut() -> isize) -> io::Result<usize> {
@@ -76,12 +76,6 @@ pub(crate) fn accept(listener: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: the caller has the descriptor open.
     let listener = unsafe { BorrowedFd::borrow_raw(listener) };
     Ok(retry_on_intr(|| net::accept_with(listener, flags))?)
-}
-
-/// Shuts down the sending half: the peer reads the end of the stream after all queued bytes.
-pub(crate) fn shutdown_write(socket: RawFd) -> io::Result<()> {
-    // SAFETY: no memory is passed; a wrong descriptor is reported as an error.
-    retry_eintr(|| unsafe { libc::shutdown(socket, libc::SHUT_WR) } as isize).map(drop)
 }
 
 /// True if the connection has ended in both directions: after a reset or a timeout, or after both
@@ -145,10 +139,6 @@ pub(crate) fn eventfd_clear(fd: BorrowedFd<'_>) {
     let _empty_is_fine = retry_on_intr(|| rustix::io::read(fd, &mut [0u8; 8]));
 }
 
-pub(crate) fn allowed_cpus() -> io::Result<CpuSet> {
-    Ok(rustix::thread::sched_getaffinity(None)?)
-}
-
 pub(crate) fn pin_current_thread(cpu: usize) -> io::Result<()> {
     if cpu >= CpuSet::MAX_CPU {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -171,25 +161,17 @@ pub fn thread_cpu_time_ns() -> (u64, u64) {
 /// CPU time used by the calling thread so far, by CLOCK_THREAD_CPUTIME_ID: exact to the moment,
 /// where getrusage(2) adds the time since the last tick or switch only later.
 pub fn thread_cpu_clock_ns() -> u64 {
-    nanoseconds_of(libc::CLOCK_THREAD_CPUTIME_ID)
-}
-
-/// The current time, for this process.
-#[inline]
-pub(crate) fn now() -> Instant {
-    Instant::now()
+    nanoseconds_of(ClockId::ThreadCPUTime)
 }
 
 /// CLOCK_MONOTONIC in nanoseconds: the clock that all processes of one machine share, for time
 /// stamps that another process compares with its own.
 pub fn monotonic_ns() -> u64 {
-    nanoseconds_of(libc::CLOCK_MONOTONIC)
+    nanoseconds_of(ClockId::Monotonic)
 }
 
-fn nanoseconds_of(clock: libc::clockid_t) -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is live and exclusively borrowed; the clock exists on every Linux.
-    unsafe { libc::clock_gettime(clock, &mut now) };
+fn nanoseconds_of(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
@@ -198,7 +180,7 @@ fn nanoseconds_of(clock: libc::clockid_t) -> u64 {
 /// Untouched pages cost no memory, so a large pool costs only the part in use.
 pub(crate) struct Mapping {
     start: NonNull<u8>,
-    bytes: usize,
+    pub(crate) bytes: usize,
 }
 
 impl Mapping {
@@ -222,12 +204,6 @@ impl Mapping {
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
     }
-
-    /// Length of the mapping in bytes.
-    #[cfg(debug_assertions)]
-    pub(crate) fn len(&self) -> usize {
-        self.bytes
-    }
 }
 
 impl Drop for Mapping {
@@ -236,15 +212,6 @@ impl Drop for Mapping {
         // pointer into it is used after it is dropped.
         let _it_is_mapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
     }
-}
-
-/// Lets the kernel choose the port at connect time, when it knows the destination
-/// (IP_BIND_ADDRESS_NO_PORT, Linux 4.2), so that a bound address does not reserve a port
-/// exclusively.
-pub(crate) fn bind_address_no_port(socket: RawFd) -> io::Result<()> {
-    // SAFETY: the caller has the descriptor open.
-    let socket = unsafe { BorrowedFd::borrow_raw(socket) };
-    datagram::set_option(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
 }
 
 /// Lets the C library keep up to 64 MiB of freed memory at the end of each heap for reuse.

@@ -1,4 +1,4 @@
-//! epoll(7): the three calls the epoll engine needs; and ppoll(2), for workers that only sleep.
+//! epoll(7): the three calls the epoll engine needs; and ppoll(2).
 
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -125,14 +125,8 @@ pub(crate) fn has_pwait2() -> bool {
     !matches!(io::Error::last_os_error().raw_os_error(), Some(libc::ENOSYS | libc::EPERM))
 }
 
-/// Waits until `fd` is readable, at most `timeout`; a signal may end it sooner. True if it is.
-pub(crate) fn wait_readable(fd: RawFd, timeout: Duration) -> io::Result<bool> {
-    // SAFETY: the caller has the descriptor open.
-    let target = PollFd::from_borrowed_fd(unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::IN);
-    // A longer one is no limit.
-    let timeout = timeout.try_into().ok();
-    match rustix::event::poll(&mut [target], timeout.as_ref()) {
-        Err(Errno::INTR) => Ok(false),
-        ready => Ok(ready? > 0),
-    }
+/// True if a read would not block now, or that cannot be found out: POLLIN, POLLHUP or POLLERR.
+pub(crate) fn is_readable(socket: &OwnedFd) -> bool {
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&at_once)) != Ok(0)
 }

@@ -17,7 +17,7 @@ use std::mem::transmute;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::without_provenance_mut;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The kernel destroys a ring after its descriptor is closed or its process has ended, and only
 /// then releases the memory charged to the user's RLIMIT_MEMLOCK (6.14 and later, and before 5.12).
@@ -28,12 +28,12 @@ const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(2);
 /// Creates an object that is charged to RLIMIT_MEMLOCK, retrying ENOMEM for a while. Sleeps, so a
 /// serving worker must not call it.
 pub(crate) fn charged<T>(mut make: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    let began = super::now();
+    let began = Instant::now();
     loop {
         match make() {
             Err(error)
                 if error.raw_os_error() == Some(libc::ENOMEM)
-                    && super::now() - began < GIVEN_BACK_WITHIN =>
+                    && Instant::now() - began < GIVEN_BACK_WITHIN =>
             {
                 std::thread::sleep(Duration::from_millis(5));
             }

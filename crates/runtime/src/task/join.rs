@@ -56,19 +56,12 @@ impl fmt::Display for JoinError {
             return f.write_str("the task was aborted, or its runtime ended first");
         };
         let payload = payload.lock().unwrap_or_else(PoisonError::into_inner);
-        match message(&**payload) {
+        let formatted = payload.downcast_ref::<String>().map(String::as_str);
+        match formatted.or_else(|| payload.downcast_ref::<&str>().copied()) {
             Some(message) => write!(f, "the task panicked: {message}"),
             None => f.write_str("the task panicked"),
         }
     }
-}
-
-/// The message of a panic, unless its payload is unusual.
-fn message(payload: &(dyn Any + Send)) -> Option<&str> {
-    payload
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
 }
 
 impl std::error::Error for JoinError {}

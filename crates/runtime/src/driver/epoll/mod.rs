@@ -325,7 +325,7 @@ impl EpollEngine {
     #[inline]
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let EpollShared { buffer, datagrams, counters, .. } = &self.shared;
-        let in_use = datagrams.iter().map(RecvBatch::buffers_in_use);
+        let in_use = datagrams.iter().map(|batch| batch.pool.in_use());
         counters.buffers_in_use.set((buffer.in_use() + in_use.sum::<usize>()) as u64);
         counters.waits.add(1);
         self.next_event = 0;

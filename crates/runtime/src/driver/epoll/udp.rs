@@ -60,7 +60,7 @@ impl Udp {
                     let next = if came == asked { 4 * asked } else { (asked / 2).max(2 * came) };
                     self.epoll.asked = next.clamp(ASKED_MIN, BATCH_MAX);
                     counters.received.add(came as u64);
-                    let short = batch.is_short();
+                    let short = batch.pool.is_short(0);
                     for received in &mut into[before..] {
                         self.stats.count_received(received);
                         if short {

@@ -22,11 +22,10 @@ use super::{Op, UringEngine};
 use crate::driver::sockets::Sockets;
 use crate::driver::stream::Stream;
 use crate::slots::Key;
-use crate::sys;
+use crate::sys::poll::is_readable;
 use io_uring::opcode;
 use io_uring::types::Timespec;
 use std::collections::VecDeque;
-use std::time::Duration;
 
 /// Time between two checks of a socket.
 static PERIOD: Timespec = Timespec::new().sec(1);
@@ -92,9 +91,7 @@ impl UringEngine {
             }
             stream.uring.watched = false;
             self.counters.syscalls.add(1);
-            // POLLIN, POLLHUP or POLLERR.
-            let has_something = |fd| sys::poll::wait_readable(fd, Duration::ZERO).unwrap_or(true);
-            if stream.fd().is_some_and(has_something) {
+            if stream.socket.as_ref().is_some_and(is_readable) {
                 self.restart_receive(stream);
             }
         }

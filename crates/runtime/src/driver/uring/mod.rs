@@ -50,7 +50,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Arrivals handled before their tasks run. The state of a connection is then still in the
 /// first-level cache when its task runs, with any number of connections.
@@ -411,11 +411,11 @@ impl UringEngine {
             unsafe { self.ring.push_uncounted(cancel) };
         }
         // Each turn makes progress or waits for it.
-        let began = sys::now();
+        let began = Instant::now();
         while !self.is_drained(sockets) {
             let only_files = sockets.sources.is_empty() && !self.watches_wakes;
             let most = if only_files { patience } else { SOCKETS_CANCELLED_WITHIN };
-            let left = most.saturating_sub(sys::now() - began);
+            let left = most.saturating_sub(Instant::now() - began);
             if left.is_zero() {
                 break;
             }

@@ -112,7 +112,7 @@ impl Groups {
         !self.others.is_empty()
             || with_kernel < low_mark
             || !starved.is_empty()
-            || self.streams.is_short(in_transit)
+            || self.streams.pool.is_short(in_transit)
     }
 
     /// Gives released buffers to the kernel; `in_transit` of the streams' are about to come back.
@@ -228,12 +228,6 @@ impl Provided {
         self.pool.in_use() >= self.copied_from
     }
 
-    /// True if readers hold more than three quarters of the buffers, those aside that are about
-    /// to come back.
-    fn is_short(&self, about_to_return: usize) -> bool {
-        (self.pool.available() + about_to_return) * 4 < self.pool.count()
-    }
-
     #[inline]
     fn is_calm(&self) -> bool {
         self.with_kernel >= self.low_mark
@@ -250,7 +244,7 @@ impl Provided {
         self.low_mark = most.min(usual).div_ceil(2);
         let stuck = in_transit == 0 && self.with_kernel == 0;
         self.copied_from = self.pool.count() - self.pool.low();
-        if stuck || self.is_short(in_transit) {
+        if stuck || self.pool.is_short(in_transit) {
             self.publish(0, most);
             // All of it, until this finds that it is over.
             self.copied_from = 0;
@@ -308,10 +302,5 @@ impl Provided {
     #[inline]
     pub(super) fn reader(&self, id: u16, bytes: usize) -> RecvBuf {
         RecvBuf::from_pool(&self.pool, id, bytes)
-    }
-
-    /// The bytes that a completion with these flags delivered; `None` if it names no buffer.
-    pub(super) fn take(&mut self, flags: u32, bytes: usize) -> Option<RecvBuf> {
-        self.filled(flags, bytes).map(|id| self.reader(id, bytes))
     }
 }

@@ -321,9 +321,11 @@ impl UringEngine {
         let ended = !cqueue::more(flags);
         udp.uring.armed -= u32::from(ended);
         let (group, bytes) = (self.groups.get(udp.group), result.max(0) as usize);
+        let filled = bytes.min(group.bytes);
         // First, because a receive that ran in a worker thread takes a buffer even if it fails. An empty
         // datagram may take none.
-        let data = group.take(flags, bytes.min(group.bytes)).unwrap_or_else(RecvBuf::empty);
+        let buffer = group.filled(flags, filled);
+        let data = buffer.map_or_else(RecvBuf::empty, |id| group.reader(id, filled));
         let received = match result {
             0.. => Ok(udp.read(op, bytes, data)),
             error => Err(-error),
