@@ -37,7 +37,6 @@ pub(crate) struct ThreadPool {
     state: Mutex<PoolState>,
     /// Work was queued, or the pool closed.
     work: Condvar,
-    /// A thread has ended.
     ended: Condvar,
 }
 

@@ -255,7 +255,6 @@ impl SendBuf {
         self.0.len == 0
     }
 
-    /// Marks the first `bytes` as sent.
     pub(crate) fn advance(&mut self, bytes: usize) {
         self.0.advance(bytes);
     }
@@ -266,7 +265,6 @@ impl SendBuf {
         ManuallyDrop::new(self.0).give_back();
     }
 
-    /// Moves waiting bytes out of the pool.
     pub(crate) fn detach(self) -> SendBuf {
         SendBuf(self.0.detach())
     }

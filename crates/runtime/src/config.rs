@@ -48,7 +48,6 @@ impl fmt::Display for Engine {
     }
 }
 
-/// What is wrong with a `key=value` option.
 fn wrong(key: &str, value: &str, expected: impl fmt::Display) -> String {
     format!("{key}={value}: expected {expected}")
 }
@@ -75,7 +74,6 @@ const CQ_ENTRIES: u32 = 8192;
 /// The maximum number of sends that wait on epoll.
 const GATHER_MAX: u32 = 512;
 
-/// The values of an option.
 enum Values {
     /// Off or on, which is this number; smaller ones are between.
     Switch(u32),

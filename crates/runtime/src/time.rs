@@ -68,7 +68,6 @@ pub(crate) struct Timers {
     pub(crate) queue: RefCell<BTreeMap<(Instant, u64), Option<Waker>>>,
     /// When the first of them is due.
     first: Cell<Option<Instant>>,
-    /// The number of the last one.
     last: Cell<u64>,
 }
 
@@ -82,7 +81,6 @@ impl Timers {
         self.first.set(queue.first_key_value().map(|((deadline, _), _)| *deadline));
     }
 
-    /// Adds a timer that wakes `waker`, and numbers it.
     fn add(&self, deadline: Instant, waker: Waker) -> u64 {
         self.last.set(self.last.get() + 1);
         let mut queue = self.queue.borrow_mut();

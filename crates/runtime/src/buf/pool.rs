@@ -88,7 +88,6 @@ impl BufPool {
         self.count() / 8
     }
 
-    /// Address of buffer `id`, for the kernel.
     #[inline]
     pub(crate) fn address(&self, id: u16) -> *mut u8 {
         assert!(usize::from(id) < self.count(), "a buffer of another pool");
@@ -144,7 +143,6 @@ impl BufPool {
         assert!(!in_use.replace(true), "a buffer has one reader");
     }
 
-    /// Its reader has gone.
     #[inline]
     pub(super) fn release(&self, id: u16) {
         #[cfg(debug_assertions)]

@@ -21,7 +21,6 @@ fn take_whole(pool: &Rc<BufPool>) -> Option<Rc<RecvBuf>> {
 }
 
 impl SharedBuf {
-    /// Fails without memory for so many buffers.
     pub(crate) fn new(count: u16, bytes: usize) -> io::Result<SharedBuf> {
         let pool = Rc::new(BufPool::new(count, bytes)?);
         let whole = take_whole(&pool).ok_or(io::ErrorKind::OutOfMemory)?;

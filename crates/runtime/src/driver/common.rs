@@ -32,7 +32,6 @@ pub(crate) enum Side {
 /// memory lives as long as the worker.
 const GEOMETRIES_MAX: usize = 63;
 
-/// An error if there is no room for buffers of yet another size or number.
 pub(super) fn check_geometries(count: usize) -> io::Result<()> {
     if count < GEOMETRIES_MAX {
         return Ok(());

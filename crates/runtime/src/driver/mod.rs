@@ -193,7 +193,6 @@ impl Driver {
         stream.borrow_mut().shut_down_if_due(self.counters());
     }
 
-    /// Returns a received piece to the stream: it is the next one.
     pub(crate) fn put_back(&mut self, stream: &StreamRef, piece: RecvBuf) {
         stream.borrow_mut().receiving.put_back(piece, &mut self.sockets.wakes);
     }
@@ -379,7 +378,6 @@ impl Driver {
         }
     }
 
-    /// The number of the round: data that tasks handle in a round had arrived when it began.
     pub(crate) fn round(&self) -> u64 {
         self.sockets.round
     }

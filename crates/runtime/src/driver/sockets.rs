@@ -25,7 +25,6 @@ pub(crate) struct Listener {
     pub(crate) ready: bool,
 }
 
-/// What a key refers to.
 pub(crate) enum Source {
     Listener(Box<Listener>),
     Stream(StreamRef),

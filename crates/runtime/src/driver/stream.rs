@@ -32,7 +32,6 @@ pub(crate) struct Stream {
     pub(crate) socket: Option<OwnedFd>,
     pub(crate) receiving: Receiving,
     pub(crate) sending: Sending,
-    /// What io_uring has to remember.
     pub(crate) uring: UringStream,
 }
 
@@ -130,7 +129,6 @@ impl Stream {
     }
 }
 
-/// How the receiving half ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// The peer finished sending.
@@ -144,7 +142,6 @@ pub(crate) enum End {
 /// How a stream comes to its next bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Receive {
-    /// Nothing has begun.
     #[default]
     Idle,
     /// epoll: a system call may find bytes, or the end. At first, so that the first receive waits for no event.
@@ -214,7 +211,6 @@ impl Receiving {
     }
 }
 
-/// Whether and how the sending half is being closed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Fin {
     #[default]
@@ -326,7 +322,6 @@ impl Sending {
         self.unsent = self.unsent.saturating_sub(bytes);
     }
 
-    /// The next action, if the engine has no send in progress.
     pub(crate) fn next(&mut self) -> Next {
         if let Some(buf) = self.queue.pop_front() {
             Next::Send(buf)
@@ -375,7 +370,6 @@ impl Sending {
         due
     }
 
-    /// True once everything is with the kernel.
     pub(crate) fn is_flushed(&self) -> io::Result<bool> {
         match self.error() {
             Some(error) => Err(error),
@@ -421,7 +415,6 @@ impl Sending {
         self.error.map(io::Error::from_raw_os_error)
     }
 
-    /// The reason why no send is possible, if there is one.
     #[inline]
     pub(crate) fn check(&self) -> io::Result<()> {
         match (self.error, self.fin) {

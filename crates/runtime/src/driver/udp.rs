@@ -30,7 +30,6 @@ const SEGMENTS_MAX: usize = 64;
 /// Bytes of one buffer the kernel cuts at most: the longest UDP payload on IPv4.
 const SEGMENTED_BYTES_MAX: usize = 65_507;
 
-/// How a datagram socket was set up.
 #[derive(Clone, Debug)]
 pub(crate) struct UdpSetup {
     pub(crate) local: SocketAddr,
@@ -77,7 +76,6 @@ impl UdpSetup {
     }
 }
 
-/// A datagram socket.
 pub(crate) struct Udp {
     /// Empty once it was closed.
     pub(crate) socket: Option<OwnedFd>,
@@ -255,7 +253,6 @@ impl Outbox {
         self.bytes = 0;
     }
 
-    /// The datagrams to submit, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Datagram> {
         self.queue.iter().map(|outgoing| &outgoing.datagram)
     }

@@ -22,7 +22,6 @@ use crate::sys::socket::{Domain, SockAddr, SockRef, Socket, Type};
 use crate::task::{WaitToken, Waiter, wake_all};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::task::Context;
 use std::time::{Duration, Instant};
@@ -141,12 +140,6 @@ fn leave_queue(worker: &Worker, key: Key, side: Side, token: &mut WaitToken) {
 fn close(worker: &Worker, key: Key, discards: bool) {
     worker.driver.borrow_mut().close(key, discards);
     wake_all(&worker.descriptor_waiters);
-}
-
-/// Calls `f` with the descriptor of a socket, which stays the engine's.
-fn with_fd<R>(worker: &Worker, key: Key, f: impl FnOnce(BorrowedFd<'_>) -> R) -> R {
-    let driver = worker.driver.borrow();
-    f(driver.fd(key).expect("a socket has no descriptor after the end of its runtime"))
 }
 
 fn with_socket<R>(

@@ -25,7 +25,6 @@ where
     current().shared.spawned.run(lookup).await?
 }
 
-/// The address, if the name is one.
 fn literal(name: &dyn Any) -> Option<SocketAddr> {
     if let Some(address) = name.downcast_ref::<SocketAddr>() {
         return Some(*address);

@@ -6,7 +6,7 @@ mod send_file;
 
 pub use futures::{Recv, Send};
 
-use super::{Operation, close, internet_address, with_fd, with_socket};
+use super::{Operation, close, internet_address, with_socket};
 use crate::buf::{RecvBuf, SendBuf};
 use crate::driver::Side;
 use crate::driver::stream::{Sending, Stream, StreamRef};
@@ -210,7 +210,6 @@ impl TcpStream {
         polled
     }
 
-    /// The next received bytes, or waits for them.
     #[inline]
     fn recv_or_wait(
         &self,
@@ -386,7 +385,8 @@ impl TcpStream {
     /// # Panics
     /// After the end of the runtime, and if `f` uses a socket of it or drops one.
     pub fn with_fd<R>(&self, f: impl FnOnce(BorrowedFd<'_>) -> R) -> R {
-        with_fd(&self.worker, self.key, f)
+        let driver = self.worker.driver.borrow();
+        f(driver.fd(self.key).expect("a socket has no descriptor after the end of its runtime"))
     }
 
     /// The address of the other end. Fails with ENOTCONN when the connection has ended.
@@ -406,7 +406,6 @@ impl TcpStream {
         with_socket(&self.worker, self.key, ask)
     }
 
-    /// Queues FIN behind all queued data.
     fn finish(&self) {
         self.worker.driver.borrow_mut().finish(&self.stream);
     }

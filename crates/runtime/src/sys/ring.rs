@@ -67,7 +67,6 @@ pub(crate) fn send_entry(fd: RawFd, bytes: &[u8], message_flags: u32, flags: u8)
 #[cfg(not(target_endian = "little"))]
 compile_error!("twinring writes entries of a ring as little-endian numbers");
 
-/// The wait of one enter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
     /// Completions to wait for; with 0 it does not wait.
@@ -76,7 +75,6 @@ pub(crate) struct Wait {
     pub(crate) timeout: Option<Duration>,
 }
 
-/// The parameters of a ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
     pub(crate) sq_entries: u32,
@@ -253,7 +251,6 @@ impl KernelRing {
     }
 }
 
-/// An enter that waits no longer than this.
 #[inline(never)]
 fn enter_timed(
     fd: BorrowedFd<'_>,

@@ -75,7 +75,6 @@ impl Inbox {
         self.signalled.load(Ordering::Acquire)
     }
 
-    /// Takes what is pending.
     pub(super) fn drain(&self) -> Vec<Key> {
         self.eventfd.clear();
         // A swap and not a store: it also acquires what a signaller did before, which may be

@@ -12,7 +12,6 @@ use std::rc::{Rc, Weak};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// The payload of a panic.
 pub(crate) type Panic = Box<dyn Any + Send>;
 
 /// Why a task has no result: its panic, or none if it was cancelled. A mutex, because a payload need not be

@@ -91,7 +91,6 @@ impl Executor {
         }
     }
 
-    /// Adds a task and queues its first poll.
     pub(crate) fn spawn(&self, future: BoxedFuture) -> Key {
         let mut tasks = self.tasks.borrow_mut();
         let key = tasks.slots.insert(Task { future, queued: true });

@@ -50,7 +50,6 @@ impl<'a> Waiter<'a> {
             .unwrap_or_else(|| task_of(self.waker).map_or_else(|| self.waker.clone(), waker))
     }
 
-    /// Stores the waker in a separate place.
     pub(crate) fn store(&mut self, place: &mut Option<Waker>) {
         if !place.as_ref().is_some_and(|kept| kept.will_wake(self.waker)) {
             self.replaced = place.replace(self.waker());

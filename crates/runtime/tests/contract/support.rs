@@ -218,7 +218,6 @@ pub(crate) async fn narrow_pair() -> (TcpStream, Peer) {
     (stream, peer.into())
 }
 
-/// Makes the peer's close send a reset.
 pub(crate) fn reset(peer: Peer) {
     socket2::SockRef::from(&peer).set_linger(Some(Duration::ZERO)).expect("SO_LINGER");
     drop(peer);
@@ -305,7 +304,6 @@ pub(crate) async fn recv_exactly(stream: &TcpStream, bytes: usize) -> Vec<u8> {
     received
 }
 
-/// Receives up to the end of the stream.
 pub(crate) async fn recv_to_end(stream: &TcpStream) -> io::Result<Vec<u8>> {
     let mut received = Vec::new();
     loop {
@@ -362,7 +360,6 @@ pub(crate) fn ping(peer: &mut Peer, bytes: &[u8]) {
     assert!(answer == bytes, "the echo differs");
 }
 
-/// Reads to the end of the stream.
 pub(crate) fn read_to_end(peer: &mut Peer) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     peer.read_to_end(&mut bytes).map(|_| bytes)
@@ -413,7 +410,6 @@ pub(crate) fn draining(mut peer: Peer) -> Outcome<()> {
     })
 }
 
-/// Ends the peer's sending half.
 pub(crate) fn finish(peer: &Peer) {
     peer.shutdown(std::net::Shutdown::Write).expect("a connected socket");
 }

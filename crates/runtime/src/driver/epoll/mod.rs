@@ -43,12 +43,10 @@ const GATHERED_BYTES_MAX: usize = 128 * 1024;
 pub(crate) struct EpollEngine {
     pub(super) epoll: EpollSet,
     events: Vec<EpollEvent>,
-    /// The first of `events` that is still to be handled.
     next_event: usize,
     /// Sends that wait until all tasks of the current events have run, in the order in which they were made.
     gathered: Vec<(StreamRef, SendBuf)>,
     gathered_bytes: usize,
-    /// So many wait at most.
     gathered_max: usize,
     /// The last wait reported more than one event, and sends may wait.
     gathers: bool,
@@ -61,7 +59,6 @@ pub(crate) struct EpollEngine {
 
 /// The state that every operation needs beside its socket.
 pub(super) struct EpollShared {
-    /// What streams receive into.
     buffer: SharedBuf,
     /// The pools that datagram sockets receive into, one for each geometry.
     datagrams: Vec<RecvBatch>,
@@ -105,7 +102,6 @@ impl EpollEngine {
         self.register_new(sockets, fd, libc::EPOLLIN | libc::EPOLLET, key)
     }
 
-    /// A connection that has already arrived.
     pub(crate) fn accept(&mut self, listener: &mut Listener) -> Option<io::Result<OwnedFd>> {
         let socket = listener.socket.as_ref().filter(|_| listener.ready)?;
         self.shared.counters.syscalls.add(1);

@@ -13,7 +13,6 @@ use crate::sys::poll::EpollSet;
 use std::io;
 use std::task::Waker;
 
-/// The events that a datagram socket is registered for.
 pub(super) const INTEREST: i32 = libc::EPOLLIN | libc::EPOLLET;
 
 const READABLE: i32 = libc::EPOLLIN | libc::EPOLLERR | libc::EPOLLHUP;
@@ -27,7 +26,6 @@ pub(crate) struct EpollUdp {
     /// than it had room for. (It may also have found an error behind the last datagram. That error
     /// occurred during the call, so its event is still to come.)
     readable: bool,
-    /// Datagrams that the next receive requests.
     asked: usize,
     /// EPOLLOUT is watched, which reports that the send buffer is not full any more.
     watches_room: bool,

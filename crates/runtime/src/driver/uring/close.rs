@@ -87,7 +87,6 @@ impl UringEngine {
         self.remove_if_done(sockets, key);
     }
 
-    /// Frees the slot of a closed socket after its last completion.
     pub(super) fn remove_if_done(&mut self, sockets: &mut Sockets, key: Key) {
         let done = match sockets.sources.get(key) {
             Some(Source::Stream(stream)) => stream.borrow_mut().is_done(self),

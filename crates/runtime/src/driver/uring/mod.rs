@@ -208,7 +208,6 @@ impl UringEngine {
         }
     }
 
-    /// Portions of arrivals that are to be handled.
     pub(crate) fn portions_left(&self) -> usize {
         (self.arrived.len() - self.next_arrival).div_ceil(PORTION)
     }

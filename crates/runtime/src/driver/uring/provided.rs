@@ -23,7 +23,6 @@ use std::io;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// The group that streams receive into.
 pub(super) const STREAMS: u16 = 0;
 
 /// Bytes that the kernel may receive on streams before they are taken, as far as can be predicted.
@@ -144,7 +143,6 @@ impl Groups {
         self.all().any(|group| !group.starved.is_empty())
     }
 
-    /// True if half of the buffers of a group are in use.
     pub(super) fn any_half_used(&self) -> bool {
         self.all().any(|group| group.pool.available() * 2 < group.pool.count())
     }

@@ -190,7 +190,6 @@ impl Ring {
         Ok(self.uring.arrived())
     }
 
-    /// With a timeout.
     #[inline(never)]
     fn enter_for_a_time(&mut self, to_submit: u32, flags: u32, wait: Wait) -> io::Result<()> {
         match self.uring.enter(to_submit, flags, wait) {
@@ -228,7 +227,6 @@ impl Ring {
     }
 }
 
-/// What an enter is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Enter {
     /// To submit operations.

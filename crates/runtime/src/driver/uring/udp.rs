@@ -47,7 +47,6 @@ const UNREAD_BYTES_MAX: usize = 2 << 20;
 /// `struct io_uring_recvmsg_out`.
 const RECVMSG_HEADER_BYTES: usize = 16;
 
-/// Whether a socket receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Receive {
     /// Receives are with the kernel, or will be when a task waits.
@@ -77,7 +76,6 @@ pub(crate) struct UringUdp {
     send: Box<SendOp>,
 }
 
-/// A receive that is with the kernel.
 pub(super) struct RecvOp {
     socket: Key,
     memory: RecvMemory,

@@ -24,7 +24,6 @@ impl Starved {
         if more { self.bulk.push_back(key) } else { self.sparse.push_back(key) }
     }
 
-    /// The socket whose turn it is.
     pub(super) fn pop(&mut self) -> Option<Key> {
         self.turn += 1;
         if self.turn > (self.sparse.len() / self.bulk.len().max(1)).max(1) {
