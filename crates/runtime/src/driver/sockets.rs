@@ -55,6 +55,14 @@ impl Sockets {
     }
 
     pub(crate) fn linger(&mut self, key: Key) {
+        if self.lingering.len() == self.lingering.capacity() {
+            // Those that are over do not stay behind one that takes long.
+            let mut lingering = std::mem::take(&mut self.lingering);
+            lingering.retain(|(_, key)| self.is_open(*key));
+            // Not again before as many more have come.
+            lingering.reserve(lingering.len() + 1);
+            self.lingering = lingering;
+        }
         self.lingering.push_back((sleep(self.linger).deadline, key));
     }
 
@@ -133,5 +141,37 @@ impl Driver {
             uring.arm_accept(key, listener);
         }
         Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::stream::{Sending, Stream};
+    use crate::sys::socket::{Domain, Socket, Type};
+    use std::cell::RefCell;
+    use std::rc::Rc;
+    use std::sync::Arc;
+
+    /// Behind a peer that did not read, all streams that were closed and sent stayed in the list.
+    #[test]
+    fn what_is_over_does_not_wait_for_one_that_lingers() {
+        let (counters, linger) = (Arc::default(), Duration::MAX);
+        let mut sockets =
+            Sockets::new(&DriverSetup { wake_fd: -1, confined: None, counters, linger });
+        let mut close = |over: bool| {
+            let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+            let stream = Stream::new(socket.into(), Sending::default());
+            let key = sockets.sources.insert(Source::Stream(Rc::new(RefCell::new(stream))));
+            sockets.linger(key);
+            if over {
+                sockets.remove(key);
+            }
+            sockets.lingering.len()
+        };
+        (0..10).for_each(|_| _ = close(false));
+        assert!((0..1000).map(|_| close(true)).all(|length| length < 50));
+        let left = sockets.lingering.iter().filter(|(_, key)| sockets.is_open(*key));
+        assert_eq!(left.count(), 10);
     }
 }
