@@ -1,17 +1,14 @@
 //! Listening and accepting.
 
 use super::names::bind_first;
-use super::{
-    Operation, TcpStream, bind_each, close, internet_address, new_socket, patiently, with_socket,
-};
+use super::{SocketHandle, TcpStream, bind_each, internet_address, new_socket, patiently};
 use crate::driver::udp::is_icmp_error;
 use crate::driver::{Driver, Side};
 use crate::event::Event;
 use crate::race;
-use crate::runtime::{Worker, current, failed};
-use crate::slots::Key;
+use crate::runtime::{current, failed};
 use crate::sys::Mapping;
-use crate::sys::socket::{SockRef, Socket, Type};
+use crate::sys::socket::{Socket, Type};
 use crate::task::wait;
 use crate::time::sleep;
 use std::cell::Cell;
@@ -132,8 +129,7 @@ pub struct TcpListener {
 /// A listening socket of any kind.
 #[derive(Debug)]
 pub(super) struct Acceptor {
-    worker: Rc<Worker>,
-    key: Key,
+    pub(super) socket: SocketHandle,
     unix: bool,
     /// Connections in a row that could not be accepted.
     broken: Cell<u32>,
@@ -201,8 +197,7 @@ impl Acceptor {
         let worker = current();
         let key = worker.driver.borrow_mut().add_listener(socket)?;
         Ok(Acceptor {
-            worker,
-            key,
+            socket: SocketHandle::new(worker, key),
             unix,
             accepts_left: Cell::new(0),
             broken: Cell::new(0),
@@ -211,27 +206,21 @@ impl Acceptor {
         })
     }
 
-    pub(super) fn with_socket<R>(
-        &self,
-        ask: impl FnOnce(SockRef<'_>) -> io::Result<R>,
-    ) -> io::Result<R> {
-        with_socket(&self.worker, self.key, ask)
-    }
-
     pub(super) async fn accept(&self) -> io::Result<TcpStream> {
         loop {
             if !self.has_memory() {
                 self.stall(Event::MemoryShort, &"less than 16 MiB of memory is left").await;
                 continue;
             }
-            let mut accept = Operation::new(&self.worker, self.key, Side::Receive);
-            self.worker.executor.spend_or_yield().await;
+            let mut accept = self.socket.operation(Side::Receive);
+            self.socket.worker.executor.spend_or_yield().await;
             let accepted = poll_fn(|cx| accept.poll(cx, Driver::poll_accept));
             match accepted.await {
                 Ok(socket) => {
                     self.broken.set(0);
-                    let stream = self.worker.driver.borrow_mut().add_stream(socket, self.unix);
-                    return Ok(TcpStream::new(Rc::clone(&self.worker), stream));
+                    let stream =
+                        self.socket.worker.driver.borrow_mut().add_stream(socket, self.unix);
+                    return Ok(TcpStream::new(Rc::clone(&self.socket.worker), stream));
                 }
                 Err(error) => match error.raw_os_error().unwrap_or(0) {
                     libc::EMFILE | libc::ENFILE => self.stall(Event::AcceptStalled, &error).await,
@@ -258,7 +247,7 @@ impl Acceptor {
             self.accepts_left.set(left - 1);
             return true;
         }
-        self.worker.counters.syscalls.add(2);
+        self.socket.worker.counters.syscalls.add(2);
         let fits = Mapping::fits(RESERVE_BYTES);
         self.accepts_left.set(if fits { ACCEPTS_PER_LOOK - 1 } else { 0 });
         fits
@@ -272,15 +261,9 @@ impl Acceptor {
             _ => &self.told_of_descriptors,
         };
         if !told.replace(true) {
-            (self.worker.on_event)(event);
+            (self.socket.worker.on_event)(event);
         }
-        self.worker.counters.accept_stalls.add(1);
-        let _either = race(wait(&self.worker.descriptor_waiters), sleep(STALL)).await;
-    }
-}
-
-impl Drop for Acceptor {
-    fn drop(&mut self) {
-        close(&self.worker, self.key, false);
+        self.socket.worker.counters.accept_stalls.add(1);
+        let _either = race(wait(&self.socket.worker.descriptor_waiters), sleep(STALL)).await;
     }
 }

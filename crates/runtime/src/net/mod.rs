@@ -20,6 +20,7 @@ use crate::runtime::{Worker, is_serving};
 use crate::slots::Key;
 use crate::sys::socket::{Domain, SockAddr, SockRef, Socket, Type};
 use crate::task::{WaitToken, Waiter, wake_all};
+use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -91,65 +92,94 @@ fn bind_each<T>(
     std::iter::once(Ok(first)).chain(more).collect()
 }
 
+/// A socket of a worker, which is closed when this is dropped.
+#[derive(Debug)]
+struct SocketHandle {
+    worker: Rc<Worker>,
+    key: Key,
+    /// Number of cancellations so far; an operation that started under an older number ends.
+    cancels: Cell<u32>,
+    /// The close will be a reset, so queued data need not be sent first.
+    resets: Cell<bool>,
+}
+
+impl SocketHandle {
+    fn new(worker: Rc<Worker>, key: Key) -> SocketHandle {
+        SocketHandle { worker, key, cancels: Cell::new(0), resets: Cell::new(false) }
+    }
+
+    /// Asks the socket, which stays the engine's. Fails with EBADF after the end of the runtime.
+    fn ask<R>(&self, ask: impl FnOnce(SockRef<'_>) -> io::Result<R>) -> io::Result<R> {
+        let driver = self.worker.driver.borrow();
+        let fd = driver.fd(self.key).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
+        ask(SockRef::from(&fd))
+    }
+
+    fn operation(&self, side: Side) -> Operation<'_> {
+        Operation { socket: self, side, token: WaitToken::default() }
+    }
+
+    fn cancel(&self) {
+        self.cancels.set(self.cancels.get().wrapping_add(1));
+        self.worker.driver.borrow_mut().wake_waiters(self.key);
+    }
+
+    #[inline]
+    fn check_cancelled(&self, started_under: u32) -> io::Result<()> {
+        if self.cancels.get() == started_under { Ok(()) } else { cancelled() }
+    }
+
+    /// A future that may have waited for the socket was dropped. In most cases it was ready, and nothing
+    /// is done.
+    #[inline(always)]
+    fn forget_waiter(&self, side: Side, token: &mut WaitToken) {
+        if token.may_wait() {
+            self.leave_queue(side, token);
+        }
+    }
+
+    #[cold]
+    fn leave_queue(&self, side: Side, token: &mut WaitToken) {
+        let waker = self.worker.driver.borrow_mut().forget_waiter(self.key, side, token);
+        drop(waker);
+    }
+}
+
+#[cold]
+fn cancelled() -> io::Result<()> {
+    Err(io::Error::from_raw_os_error(libc::ECANCELED))
+}
+
+impl Drop for SocketHandle {
+    fn drop(&mut self) {
+        self.worker.driver.borrow_mut().close(self.key, self.resets.get());
+        wake_all(&self.worker.descriptor_waiters);
+    }
+}
+
 /// A pending operation of a socket, which waits for one side of it. Dropping it ends the wait.
 struct Operation<'a> {
-    worker: &'a Worker,
-    key: Key,
+    socket: &'a SocketHandle,
     side: Side,
     token: WaitToken,
 }
 
-impl<'a> Operation<'a> {
-    fn new(worker: &'a Worker, key: Key, side: Side) -> Operation<'a> {
-        Operation { worker, key, side, token: WaitToken::default() }
-    }
-
+impl Operation<'_> {
     fn poll<T>(
         &mut self,
         cx: &Context<'_>,
         ask: impl FnOnce(&mut Driver, Key, &mut Waiter<'_>) -> T,
     ) -> T {
         let mut waiter = Waiter::new(cx, &mut self.token);
-        let mut driver = self.worker.driver.borrow_mut();
-        ask(&mut driver, self.key, &mut waiter)
+        let mut driver = self.socket.worker.driver.borrow_mut();
+        ask(&mut driver, self.socket.key, &mut waiter)
     }
 }
 
 impl Drop for Operation<'_> {
     fn drop(&mut self) {
-        forget_waiter(self.worker, self.key, self.side, &mut self.token);
+        self.socket.forget_waiter(self.side, &mut self.token);
     }
-}
-
-/// A future that may have waited for a socket was dropped. In most cases it was ready, and nothing
-/// is done.
-#[inline(always)]
-fn forget_waiter(worker: &Worker, key: Key, side: Side, token: &mut WaitToken) {
-    if token.may_wait() {
-        leave_queue(worker, key, side, token);
-    }
-}
-
-#[cold]
-fn leave_queue(worker: &Worker, key: Key, side: Side, token: &mut WaitToken) {
-    let waker = worker.driver.borrow_mut().forget_waiter(key, side, token);
-    drop(waker);
-}
-
-/// The program closes a socket; `discards`: without sending what is queued.
-fn close(worker: &Worker, key: Key, discards: bool) {
-    worker.driver.borrow_mut().close(key, discards);
-    wake_all(&worker.descriptor_waiters);
-}
-
-fn with_socket<R>(
-    worker: &Rc<Worker>,
-    key: Key,
-    ask: impl FnOnce(SockRef<'_>) -> io::Result<R>,
-) -> io::Result<R> {
-    let driver = worker.driver.borrow();
-    let fd = driver.fd(key).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
-    ask(SockRef::from(&fd))
 }
 
 fn internet_address(address: SockAddr) -> io::Result<SocketAddr> {

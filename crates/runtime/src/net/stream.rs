@@ -6,12 +6,11 @@ mod send_file;
 
 pub use futures::{Recv, Send};
 
-use super::{Operation, close, internet_address, with_socket};
+use super::{SocketHandle, internet_address};
 use crate::buf::{RecvBuf, SendBuf};
 use crate::driver::Side;
 use crate::driver::stream::{Sending, Stream, StreamRef};
 use crate::runtime::{Worker, current};
-use crate::slots::Key;
 use crate::sys;
 use crate::sys::datagram::set_option;
 use crate::sys::socket::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
@@ -38,13 +37,8 @@ use std::time::Duration;
 /// fails with ECANCELED when it is ended by [`cancel`](Self::cancel). Other methods fail as the
 /// system call that they name, or are named after.
 pub struct TcpStream {
-    worker: Rc<Worker>,
+    pub(super) socket: SocketHandle,
     stream: StreamRef,
-    key: Key,
-    /// Number of cancellations so far; an operation that started under an older number ends.
-    cancels: Cell<u32>,
-    /// The close will be a reset, so queued data need not be sent first.
-    resets: Cell<bool>,
     sent_of_files: Cell<u64>,
     /// Of the last `poll_recv` and `poll_send` that waited.
     recv_token: Cell<WaitToken>,
@@ -53,7 +47,7 @@ pub struct TcpStream {
 
 impl fmt::Debug for TcpStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TcpStream").field("key", &self.key).finish_non_exhaustive()
+        f.debug_struct("TcpStream").field("key", &self.socket.key).finish_non_exhaustive()
     }
 }
 
@@ -61,11 +55,8 @@ impl TcpStream {
     pub(super) fn new(worker: Rc<Worker>, stream: StreamRef) -> TcpStream {
         let key = stream.borrow().key;
         TcpStream {
-            worker,
+            socket: SocketHandle::new(worker, key),
             stream,
-            key,
-            cancels: Cell::new(0),
-            resets: Cell::new(false),
             sent_of_files: Cell::new(0),
             recv_token: Cell::default(),
             send_token: Cell::default(),
@@ -183,12 +174,12 @@ impl TcpStream {
         buf: &mut Option<SendBuf>,
         more: bool,
     ) -> Poll<io::Result<()>> {
-        let executor = &self.worker.executor;
+        let executor = &self.socket.worker.executor;
         if !executor.has_budget(cx) {
             return Poll::Pending;
         }
         let bytes = buf.as_ref().map_or(0, SendBuf::len);
-        let sent = self.worker.driver.borrow_mut().try_send(&self.stream, buf, more);
+        let sent = self.socket.worker.driver.borrow_mut().try_send(&self.stream, buf, more);
         if sent.is_pending() {
             return self.wait_for_room(cx, token);
         }
@@ -199,7 +190,7 @@ impl TcpStream {
     #[cold]
     fn wait_for_room(&self, cx: &Context<'_>, token: &mut WaitToken) -> Poll<io::Result<()>> {
         let mut waiter = Waiter::new(cx, token);
-        let mut driver = self.worker.driver.borrow_mut();
+        let mut driver = self.socket.worker.driver.borrow_mut();
         let polled = driver.poll_sending(&self.stream, &mut waiter, |sending| sending.may_accept());
         drop(driver);
         if matches!(polled, Poll::Ready(Ok(()))) {
@@ -216,7 +207,7 @@ impl TcpStream {
         cx: &mut Context<'_>,
         token: &mut WaitToken,
     ) -> Poll<io::Result<RecvBuf>> {
-        let executor = &self.worker.executor;
+        let executor = &self.socket.worker.executor;
         if !executor.has_budget(cx) {
             return Poll::Pending;
         }
@@ -233,7 +224,7 @@ impl TcpStream {
                 return ready(chunk, stream, token);
             }
             if stream.is_readable()
-                && let Some(chunk) = self.worker.driver.borrow_mut().receive(stream)
+                && let Some(chunk) = self.socket.worker.driver.borrow_mut().receive(stream)
             {
                 return ready(chunk, stream, token);
             }
@@ -258,9 +249,9 @@ impl TcpStream {
         stream.receiving.waiters.leave(&mut waiter);
         let polled = stream.receiving.poll_end(&mut waiter);
         if polled.is_ready() {
-            self.worker.executor.charge(0);
+            self.socket.worker.executor.charge(0);
         } else if !stream.awaits_event() {
-            self.worker.driver.borrow_mut().start_receive(&mut stream);
+            self.socket.worker.driver.borrow_mut().start_receive(&mut stream);
         }
         polled
     }
@@ -291,7 +282,7 @@ impl TcpStream {
     ) -> Poll<io::Result<()>> {
         let mut token = self.send_token.take();
         let mut waiter = Waiter::new(cx, &mut token);
-        let mut driver = self.worker.driver.borrow_mut();
+        let mut driver = self.socket.worker.driver.borrow_mut();
         let polled = driver.poll_sending(&self.stream, &mut waiter, ready);
         drop(driver);
         drop(waiter);
@@ -325,10 +316,10 @@ impl TcpStream {
 
     /// Returns when the kernel has all sent data.
     pub async fn flush(&self) -> io::Result<()> {
-        let cancels = self.cancels.get();
-        let mut flush = Operation::new(&self.worker, self.key, Side::Send);
+        let cancels = self.socket.cancels.get();
+        let mut flush = self.socket.operation(Side::Send);
         poll_fn(|cx| {
-            self.check_cancelled(cancels)?;
+            self.socket.check_cancelled(cancels)?;
             flush.poll(cx, |driver, _, waiter| {
                 driver.poll_sending(&self.stream, waiter, |sending| sending.is_flushed())
             })
@@ -351,31 +342,30 @@ impl TcpStream {
     /// Ends the operations that wait on this stream: each returns ECANCELED, exactly once. No
     /// received data is lost, and later operations work as before.
     pub fn cancel(&self) {
-        self.cancels.set(self.cancels.get().wrapping_add(1));
-        self.worker.driver.borrow_mut().wake_waiters(self.key);
+        self.socket.cancel();
     }
 
     /// Bytes of this connection that the peer has acknowledged (`tcpi_bytes_acked`, Linux 4.1):
     /// only these are known to have arrived.
     pub fn acked_bytes(&self) -> io::Result<u64> {
-        with_socket(&self.worker, self.key, |socket| sys::tcp_bytes_acked(socket.as_raw_fd()))
+        self.socket.ask(|socket| sys::tcp_bytes_acked(socket.as_raw_fd()))
     }
 
     /// True if the peer has acknowledged everything that the kernel was given to send, FIN included
     /// (`tcpi_unacked` and `tcpi_notsent_bytes`).
     pub fn is_acked(&self) -> io::Result<bool> {
-        with_socket(&self.worker, self.key, |socket| sys::tcp_is_acked(socket.as_raw_fd()))
+        self.socket.ask(|socket| sys::tcp_is_acked(socket.as_raw_fd()))
     }
 
     /// Sets TCP_NODELAY. For other options see [`with_fd`](Self::with_fd).
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
-        with_socket(&self.worker, self.key, |socket| socket.set_tcp_nodelay(nodelay))
+        self.socket.ask(|socket| socket.set_tcp_nodelay(nodelay))
     }
 
     /// Makes the close send a reset instead of FIN (SO_LINGER with zero), dropping unsent data.
     pub fn set_reset_on_close(&self) -> io::Result<()> {
-        with_socket(&self.worker, self.key, |socket| socket.set_linger(Some(Duration::ZERO)))?;
-        self.resets.set(true);
+        self.socket.ask(|socket| socket.set_linger(Some(Duration::ZERO)))?;
+        self.socket.resets.set(true);
         Ok(())
     }
 
@@ -385,43 +375,23 @@ impl TcpStream {
     /// # Panics
     /// After the end of the runtime, and if `f` uses a socket of it or drops one.
     pub fn with_fd<R>(&self, f: impl FnOnce(BorrowedFd<'_>) -> R) -> R {
-        let driver = self.worker.driver.borrow();
-        f(driver.fd(self.key).expect("a socket has no descriptor after the end of its runtime"))
+        let driver = self.socket.worker.driver.borrow();
+        f(driver
+            .fd(self.socket.key)
+            .expect("a socket has no descriptor after the end of its runtime"))
     }
 
     /// The address of the other end. Fails with ENOTCONN when the connection has ended.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        with_socket(&self.worker, self.key, |socket| socket.peer_addr()).and_then(internet_address)
+        self.socket.ask(|socket| socket.peer_addr()).and_then(internet_address)
     }
 
     /// The address of this end.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        with_socket(&self.worker, self.key, |socket| socket.local_addr()).and_then(internet_address)
-    }
-
-    pub(super) fn socket_address(
-        &self,
-        ask: impl FnOnce(SockRef<'_>) -> io::Result<SockAddr>,
-    ) -> io::Result<SockAddr> {
-        with_socket(&self.worker, self.key, ask)
+        self.socket.ask(|socket| socket.local_addr()).and_then(internet_address)
     }
 
     fn finish(&self) {
-        self.worker.driver.borrow_mut().finish(&self.stream);
-    }
-
-    fn check_cancelled(&self, started_under: u32) -> io::Result<()> {
-        if self.cancels.get() == started_under { Ok(()) } else { cancelled() }
-    }
-}
-
-#[cold]
-fn cancelled() -> io::Result<()> {
-    Err(io::Error::from_raw_os_error(libc::ECANCELED))
-}
-
-impl Drop for TcpStream {
-    fn drop(&mut self) {
-        close(&self.worker, self.key, self.resets.get());
+        self.socket.worker.driver.borrow_mut().finish(&self.stream);
     }
 }

@@ -1,12 +1,12 @@
 //! UDP sockets.
 
 use super::names::bind_first;
-use super::{BoundUdp, Operation, UdpOptions, close, with_socket};
+use super::{BoundUdp, SocketHandle, UdpOptions};
 use crate::buf::SendBuf;
 use crate::datagram::{Datagram, Received, UdpStats};
 use crate::driver::udp::{BATCH_MAX, Udp};
 use crate::driver::{Driver, Side};
-use crate::runtime::{Worker, current};
+use crate::runtime::current;
 use crate::slots::Key;
 use crate::sys;
 use crate::sys::socket::{SockFilter, SockRef};
@@ -17,7 +17,6 @@ use std::future::poll_fn;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
-use std::rc::Rc;
 use std::task::{Context, Poll};
 
 /// A UDP socket of the current worker.
@@ -40,12 +39,9 @@ use std::task::{Context, Poll};
 /// # }
 /// ```
 pub struct UdpSocket {
-    worker: Rc<Worker>,
-    key: Key,
+    socket: SocketHandle,
     local: SocketAddr,
     peer: Option<SocketAddr>,
-    /// Number of cancellations so far; an operation that started under an older number ends.
-    cancels: Cell<u32>,
     /// Of the last `poll_recv_batch` that waited.
     recv_token: Cell<WaitToken>,
 }
@@ -75,8 +71,8 @@ impl UdpSocket {
         let BoundUdp { socket, setup } = bound;
         let (worker, local, peer) = (current(), setup.local, setup.peer);
         let key = worker.driver.borrow_mut().add_udp(OwnedFd::from(socket), setup)?;
-        let (cancels, recv_token) = (Cell::new(0), Cell::default());
-        Ok(UdpSocket { worker, key, local, peer, cancels, recv_token })
+        let socket = SocketHandle::new(worker, key);
+        Ok(UdpSocket { socket, local, peer, recv_token: Cell::default() })
     }
 
     /// The address of this end, with the port the kernel chose.
@@ -104,14 +100,14 @@ impl UdpSocket {
         cx: &mut Context<'_>,
         into: &mut Vec<Received>,
     ) -> Poll<io::Result<usize>> {
-        if !self.worker.executor.has_budget(cx) {
+        if !self.socket.worker.executor.has_budget(cx) {
             return Poll::Pending;
         }
-        self.worker.executor.charge(0);
+        self.socket.worker.executor.charge(0);
         let mut token = self.recv_token.take();
         let (mut waiter, before) = (Waiter::new(cx, &mut token), into.len());
-        let mut driver = self.worker.driver.borrow_mut();
-        let polled = driver.poll_recv_batch(self.key, &mut waiter, into, BATCH_MAX);
+        let mut driver = self.socket.worker.driver.borrow_mut();
+        let polled = driver.poll_recv_batch(self.socket.key, &mut waiter, into, BATCH_MAX);
         drop(driver);
         drop(waiter);
         self.recv_token.set(token);
@@ -138,7 +134,7 @@ impl UdpSocket {
 
     fn spend_bytes_of(&self, received: &[Received]) {
         let bytes: usize = received.iter().map(|received| received.data.len()).sum();
-        self.worker.executor.spend_bytes(bytes);
+        self.socket.worker.executor.spend_bytes(bytes);
     }
 
     /// Sends the datagrams, in order, and empties `batch`. Waits only while the socket holds its
@@ -149,7 +145,7 @@ impl UdpSocket {
     /// other.
     pub async fn send_batch(&self, batch: &mut Vec<Datagram>) -> io::Result<()> {
         self.until_ready(Side::Send, |driver, key, waiter| {
-            self.worker.executor.spend_bytes(driver.send_batch(key, batch)?);
+            self.socket.worker.executor.spend_bytes(driver.send_batch(key, batch)?);
             driver.poll_outbox(key, waiter, |_| batch.is_empty())
         })
         .await
@@ -162,13 +158,11 @@ impl UdpSocket {
         side: Side,
         mut ask: impl FnMut(&mut Driver, Key, &mut Waiter<'_>) -> Poll<io::Result<T>>,
     ) -> io::Result<T> {
-        let cancels = self.cancels.get();
-        let mut operation = Operation::new(&self.worker, self.key, side);
-        self.worker.executor.spend_or_yield().await;
+        let cancels = self.socket.cancels.get();
+        let mut operation = self.socket.operation(side);
+        self.socket.worker.executor.spend_or_yield().await;
         poll_fn(|cx| {
-            if self.cancels.get() != cancels {
-                return Poll::Ready(Err(io::Error::from_raw_os_error(libc::ECANCELED)));
-            }
+            self.socket.check_cancelled(cancels)?;
             operation.poll(cx, &mut ask)
         })
         .await
@@ -177,7 +171,7 @@ impl UdpSocket {
     /// Queues as many datagrams as the socket can hold, in order, without waiting; the rest stays
     /// in `batch`. For a sender with a schedule that must not wait for one socket.
     pub fn try_send_batch(&self, batch: &mut Vec<Datagram>) -> io::Result<()> {
-        self.worker.driver.borrow_mut().send_batch(self.key, batch).map(drop)
+        self.socket.worker.driver.borrow_mut().send_batch(self.socket.key, batch).map(drop)
     }
 
     /// Sends one datagram to `to`, like [`send_batch`](Self::send_batch). A future that is dropped while
@@ -202,8 +196,7 @@ impl UdpSocket {
     /// Ends the operations that wait on this socket: each returns ECANCELED, exactly once. No
     /// received datagram is lost, and later operations work as before.
     pub fn cancel(&self) {
-        self.cancels.set(self.cancels.get().wrapping_add(1));
-        self.worker.driver.borrow_mut().wake_waiters(self.key);
+        self.socket.cancel();
     }
 
     /// From now on the kernel drops all arriving datagrams, and counts them among its drops. Queued
@@ -213,13 +206,13 @@ impl UdpSocket {
         // The shortest program of the classic packet filter: keep 0 bytes, that is, drop.
         const DROP: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
         let filter = [SockFilter::new(DROP, 0, 0, 0)];
-        with_socket(&self.worker, self.key, |socket| socket.attach_filter(&filter))
+        self.socket.ask(|socket| socket.attach_filter(&filter))
     }
 
     /// The counts of the socket so far, including the drops that the kernel counted for it.
     pub fn stats(&self) -> io::Result<UdpStats> {
         let drops = |socket: SockRef<'_>| sys::datagram::drops(socket.as_fd());
-        let kernel_drops = with_socket(&self.worker, self.key, drops)?.into();
+        let kernel_drops = self.socket.ask(drops)?.into();
         Ok(UdpStats { kernel_drops, ..self.counted() })
     }
 
@@ -227,12 +220,6 @@ impl UdpSocket {
     /// 0 for the drops of the kernel.
     pub fn counted(&self) -> UdpStats {
         // The driver has every socket that the program has not dropped.
-        self.worker.driver.borrow_mut().udp_stats(self.key).unwrap_or_default()
-    }
-}
-
-impl Drop for UdpSocket {
-    fn drop(&mut self) {
-        close(&self.worker, self.key, false);
+        self.socket.worker.driver.borrow_mut().udp_stats(self.socket.key).unwrap_or_default()
     }
 }

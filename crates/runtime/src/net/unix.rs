@@ -47,7 +47,7 @@ impl UnixListener {
 
     /// The address it is bound to.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.acceptor.with_socket(|socket| socket.local_addr()).and_then(|it| of_kernel(&it))
+        self.acceptor.socket.ask(|socket| socket.local_addr()).and_then(|it| of_kernel(&it))
     }
 
     /// The next connection, as [`TcpListener::accept`](super::TcpListener::accept).
@@ -107,12 +107,12 @@ impl UnixStream {
     /// The address of the other end: its path or abstract name, if it is bound to one. Fails with ENOTCONN
     /// when the connection has ended.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.stream.socket_address(|socket| socket.peer_addr()).and_then(|it| of_kernel(&it))
+        self.stream.socket.ask(|socket| socket.peer_addr()).and_then(|it| of_kernel(&it))
     }
 
     /// The address of this end.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.stream.socket_address(|socket| socket.local_addr()).and_then(|it| of_kernel(&it))
+        self.stream.socket.ask(|socket| socket.local_addr()).and_then(|it| of_kernel(&it))
     }
 }
 

@@ -9,7 +9,7 @@ impl TcpStream {
     /// Returns received bytes to the stream: the next receive yields them first. For a parser that
     /// has read too far. Bytes from a receive buffer are copied.
     pub fn put_back(&self, data: impl Into<RecvBuf>) {
-        self.worker.driver.borrow_mut().put_back(&self.stream, data.into());
+        self.socket.worker.driver.borrow_mut().put_back(&self.stream, data.into());
     }
 
     /// Receives at least one byte into `into`; 0 is the end of the stream, or says that `into` is

@@ -3,7 +3,6 @@
 use super::TcpStream;
 use crate::buf::{RecvBuf, SendBuf};
 use crate::driver::Side;
-use crate::net::forget_waiter;
 use crate::task::WaitToken;
 use std::io;
 use std::pin::Pin;
@@ -20,7 +19,7 @@ pub struct Recv<'a> {
 
 impl<'a> Recv<'a> {
     pub(super) fn new(stream: &'a TcpStream) -> Recv<'a> {
-        Recv { stream, cancels: stream.cancels.get(), token: WaitToken::default() }
+        Recv { stream, cancels: stream.socket.cancels.get(), token: WaitToken::default() }
     }
 }
 
@@ -30,14 +29,14 @@ impl Future for Recv<'_> {
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Recv { stream, cancels, token } = self.get_mut();
-        stream.check_cancelled(*cancels)?;
+        stream.socket.check_cancelled(*cancels)?;
         stream.recv_or_wait(cx, token)
     }
 }
 
 impl Drop for Recv<'_> {
     fn drop(&mut self) {
-        forget_waiter(&self.stream.worker, self.stream.key, Side::Receive, &mut self.token);
+        self.stream.socket.forget_waiter(Side::Receive, &mut self.token);
     }
 }
 
@@ -55,7 +54,7 @@ pub struct Send<'a> {
 
 impl<'a> Send<'a> {
     pub(super) fn new(stream: &'a TcpStream, buf: SendBuf, more: bool) -> Send<'a> {
-        let (cancels, token) = (stream.cancels.get(), WaitToken::default());
+        let (cancels, token) = (stream.socket.cancels.get(), WaitToken::default());
         Send { stream, buf: Some(buf), more, cancels, token }
     }
 
@@ -70,7 +69,7 @@ impl Future for Send<'_> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.stream.check_cancelled(self.cancels)?;
+        self.stream.socket.check_cancelled(self.cancels)?;
         let Send { stream, buf, more, token, .. } = &mut *self;
         stream.send_or_wait(cx, token, buf, *more)
     }
@@ -78,6 +77,6 @@ impl Future for Send<'_> {
 
 impl Drop for Send<'_> {
     fn drop(&mut self) {
-        forget_waiter(&self.stream.worker, self.stream.key, Side::Send, &mut self.token);
+        self.stream.socket.forget_waiter(Side::Send, &mut self.token);
     }
 }

@@ -4,7 +4,7 @@ use super::TcpStream;
 use crate::driver::stream::Sending;
 use crate::driver::{Side, errno};
 use crate::fs::File;
-use crate::net::{Operation, with_socket};
+use crate::net::Operation;
 use crate::sys;
 use std::future::poll_fn;
 use std::io;
@@ -33,11 +33,11 @@ impl TcpStream {
     /// sendfile(2) raises SIGPIPE on a closed connection. Rust programs ignore that signal by
     /// default; this requires it to be ignored. Fails also as reading the file does.
     pub async fn send_file(&self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
-        let cancels = self.cancels.get();
+        let cancels = self.socket.cancels.get();
         let mut watch = self.sends();
         let mut sending = pin!(self.send_chunks(file, offset, len));
         poll_fn(|cx| {
-            self.check_cancelled(cancels)?;
+            self.socket.check_cancelled(cancels)?;
             let polled = sending.as_mut().poll(cx);
             if polled.is_pending() {
                 // It may wait for a disk, and a cancellation must end that too.
@@ -56,13 +56,13 @@ impl TcpStream {
     }
 
     fn sends(&self) -> Operation<'_> {
-        Operation::new(&self.worker, self.key, Side::Send)
+        self.socket.operation(Side::Send)
     }
 
     async fn send_chunks(&self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
         let mut turn = Turn::begin(self, len).await?;
         while turn.sent < len {
-            self.worker.executor.spend_or_yield().await;
+            self.socket.worker.executor.spend_or_yield().await;
             let at = offset.saturating_add(turn.sent);
             let most = (len - turn.sent).min(CHUNK_BYTES as u64) as usize;
             let sent = match file.may_sendfile() {
@@ -116,7 +116,7 @@ impl<'a> Turn<'a> {
     async fn send_from_cache(&mut self, file: &File, at: u64, most: usize) -> io::Result<usize> {
         loop {
             if !file.is_cached(at, most) {
-                self.stream.worker.counters.cold_pieces.add(1);
+                self.stream.socket.worker.counters.cold_pieces.add(1);
                 // Sent without a second check, so that this ends even if memory is so short that the
                 // pages were evicted again.
                 file.warm(at, most).await?;
@@ -124,7 +124,7 @@ impl<'a> Turn<'a> {
             match self.send(|socket| sys::file::send_file(socket, file.fd(), at, most)) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.room().await?,
                 sent => {
-                    self.stream.worker.counters.sendfiles.add(u64::from(sent.is_ok()));
+                    self.stream.socket.worker.counters.sendfiles.add(u64::from(sent.is_ok()));
                     return sent;
                 }
             }
@@ -148,7 +148,8 @@ impl<'a> Turn<'a> {
         &mut self,
         call: impl FnOnce(BorrowedFd<'_>) -> io::Result<usize>,
     ) -> io::Result<usize> {
-        let TcpStream { worker, stream, .. } = self.stream;
+        let TcpStream { socket, stream, .. } = self.stream;
+        let worker = &socket.worker;
         let sent = stream.borrow().send_piece(&worker.counters, call);
         if let Ok(bytes) = sent {
             self.sent += bytes as u64;
@@ -170,7 +171,7 @@ impl<'a> Turn<'a> {
     fn fail(&mut self, error: io::Error) -> io::Error {
         let is_closed =
             |socket: sys::socket::SockRef<'_>| Ok(sys::tcp_is_closed(socket.as_raw_fd()));
-        let lost = with_socket(&self.stream.worker, self.stream.key, is_closed).unwrap_or(true);
+        let lost = self.stream.socket.ask(is_closed).unwrap_or(true);
         if lost || self.breaks.is_some() {
             self.breaks = Some(errno(&error));
         }
@@ -182,7 +183,7 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let sent_of_files = &self.stream.sent_of_files;
         sent_of_files.set(sent_of_files.get() + self.sent);
-        let TcpStream { worker, stream, .. } = self.stream;
-        worker.driver.borrow_mut().end_file(stream, self.breaks);
+        let TcpStream { socket, stream, .. } = self.stream;
+        socket.worker.driver.borrow_mut().end_file(stream, self.breaks);
     }
 }
