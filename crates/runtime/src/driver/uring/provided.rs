@@ -39,6 +39,8 @@ const DATAGRAMS_BYTES: usize = 2 << 20;
 /// addresses for 64 KiB.
 const SHARERS: usize = 16;
 const SHARED_MAX: usize = 1024;
+/// The most buffers that a ring of them can have.
+const POOL_MAX: usize = 1 << 15;
 
 /// The mean size of a piece, as assumed until some have arrived. With 0, peers that send much would fill
 /// all buffers in the first turn.
@@ -67,7 +69,11 @@ impl Groups {
         bytes: usize,
         pending: u32,
     ) -> io::Result<usize> {
-        let (count, pending) = (count as usize, pending as usize);
+        let (mut count, pending) = (count as usize, pending as usize);
+        if pending > 0 {
+            // A pool has room for them at its largest, too.
+            count = count.min(POOL_MAX / 2);
+        }
         let copied_from = count - count / 8;
         let fits = |group: &Provided| {
             let room = group.pool.count() - group.pool.kept_back();
@@ -80,7 +86,7 @@ impl Groups {
                 check_geometries(self.others.len())?;
                 let number = self.others.len() as u16 + 1;
                 let shared = (count + SHARERS * pending).min(SHARED_MAX);
-                let buffers = shared.max(count + pending).next_power_of_two().min(1 << 15);
+                let buffers = shared.max(count + pending).next_power_of_two().min(POOL_MAX);
                 let group = Provided::new(ring, number, buffers as u16, bytes)?;
                 self.others.push(Provided { copied_from, ..group });
                 self.others.len() - 1

@@ -16,6 +16,7 @@ pub(crate) const RULES: &[Rule] = rules![
     unread_datagrams_are_bounded_and_drops_are_counted,
     readers_that_keep_buffers_starve_no_other_socket,
     pending_receives_starve_no_other_socket,
+    many_sockets_share_the_most_buffers,
     a_flood_is_delivered_in_order,
     a_full_send_buffer_is_waited_for,
     calls_are_for_many_datagrams,
@@ -190,6 +191,16 @@ async fn pending_receives_starve_no_other_socket(_: Configuration, handle: Handl
         assert_eq!(assert_numbered(41, &received.data), number);
     }
     assert_eq!(handle.counters().enobufs, 0);
+}
+
+/// With pending receives, which need some beside them, each socket got a pool of its own, and the 64th was refused.
+async fn many_sockets_share_the_most_buffers(options: UdpOptions) {
+    let options = UdpOptions { buffer_count: 1 << 15, ..options };
+    let sockets: Vec<_> = (0..70).map(|_| bind(&options)).collect();
+    for socket in sockets {
+        peer().send_to(b"to each", socket.local_addr()).expect("room");
+        assert_eq!(&*socket.recv_from().await.expect("a datagram").data, b"to each");
+    }
 }
 
 /// With few buffers, and with single-shot receives: however many are asked for, they all come back to the kernel, and
