@@ -74,7 +74,7 @@ impl Builder {
         self
     }
 
-    /// Features of epoll; edge-triggered by default.
+    /// Features of epoll.
     pub fn epoll(mut self, options: EpollOptions) -> Builder {
         self.epoll = options;
         self

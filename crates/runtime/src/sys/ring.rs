@@ -8,6 +8,7 @@ use io_uring::cqueue::{self, CompletionQueue};
 use io_uring::register::Restriction;
 use io_uring::squeue::{Entry, SubmissionQueue};
 use rustix::io::Errno;
+use rustix::io_uring::IoringRegisterOp::{RegisterRingFds, UnregisterRingFds};
 use rustix::io_uring::{
     IoringEnterFlags, IoringRegisterOp, Timespec, io_uring_enter, io_uring_enter_arg,
     io_uring_getevents_arg, io_uring_ptr, io_uring_register, io_uring_rsrc_update,
@@ -114,8 +115,8 @@ impl KernelRing {
             idle_ms => builder.setup_sqpoll(idle_ms),
         };
         let uring = Rc::new(charged(|| builder.build(setup.sq_entries))?);
-        // A thread has 16 places for rings.
-        let (fd, fd_flag) = match register_ring_fd(borrow(&uring)) {
+        let own = uring.as_raw_fd() as usize;
+        let (fd, fd_flag) = match update_ring_fd(&uring, RegisterRingFds, u32::MAX, own) {
             Ok(index) => (index as RawFd, IoringEnterFlags::REGISTERED_RING),
             Err(_) => (uring.as_raw_fd(), IoringEnterFlags::empty()),
         };
@@ -282,39 +283,27 @@ fn not_entered(errno: Errno) -> io::Result<u32> {
 impl Drop for KernelRing {
     fn drop(&mut self) {
         if !self.fd_flag.is_empty() {
-            let _ends_with_the_thread = unregister_ring_fd(borrow(&self.uring), self.fd as u32);
+            // It would otherwise live as long as the thread, which has 16 of them.
+            let index = self.fd as u32;
+            let _or_ends_with_the_thread = update_ring_fd(&self.uring, UnregisterRingFds, index, 0);
         }
     }
 }
 
-fn borrow(uring: &IoUring) -> BorrowedFd<'_> {
-    // SAFETY: the descriptor is open as long as `uring`, which the lifetime ties it to.
-    unsafe { BorrowedFd::borrow_raw(uring.as_raw_fd()) }
-}
-
-/// Registers the ring's own descriptor with the calling thread (Linux 5.18); returns its index.
-pub(crate) fn register_ring_fd(ring: BorrowedFd<'_>) -> io::Result<u32> {
-    let mut update = io_uring_rsrc_update::default();
-    update.offset = u32::MAX;
-    update.data = io_uring_ptr::new(without_provenance_mut(ring.as_raw_fd() as usize));
-    register_ring_update(ring, IoringRegisterOp::RegisterRingFds, &mut update)?;
-    Ok(update.offset)
-}
-
-/// Releases the index that [`register_ring_fd`] took; it would otherwise live as long as the
-/// thread, and a thread has 16 of them.
-pub(crate) fn unregister_ring_fd(ring: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+/// Registers a ring's own descriptor with the calling thread (Linux 5.18), or releases it; returns its index.
+fn update_ring_fd(
+    uring: &IoUring,
+    operation: IoringRegisterOp,
+    index: u32,
+    descriptor: usize,
+) -> io::Result<u32> {
     let mut update = io_uring_rsrc_update::default();
     update.offset = index;
-    register_ring_update(ring, IoringRegisterOp::UnregisterRingFds, &mut update)
-}
-
-fn register_ring_update(
-    ring: BorrowedFd<'_>,
-    operation: IoringRegisterOp,
-    update: &mut io_uring_rsrc_update,
-) -> io::Result<()> {
-    // SAFETY: one live io_uring_rsrc_update is passed, as these two operations expect.
-    unsafe { io_uring_register(ring, operation, std::ptr::from_mut(update).cast(), 1) }?;
-    Ok(())
+    update.data = io_uring_ptr::new(without_provenance_mut(descriptor));
+    // SAFETY: the ring is open, and one live io_uring_rsrc_update is passed, as these two operations expect.
+    unsafe {
+        let ring = BorrowedFd::borrow_raw(uring.as_raw_fd());
+        io_uring_register(ring, operation, (&raw mut update).cast(), 1)?;
+    }
+    Ok(update.offset)
 }

@@ -44,8 +44,6 @@ pub(super) fn apply(ring: &Ring, uses: Uses, features: &UringOptions) -> io::Res
         operations.push(Read::CODE);
         flags |= Flags::ASYNC;
     }
-    operations.sort_unstable();
-    operations.dedup();
     let mut list: Vec<_> = operations.into_iter().map(Restriction::sqe_op).collect();
     list.extend(registrations.into_iter().map(Restriction::register_op));
     list.push(Restriction::sqe_flags_allowed(flags.bits()));
