@@ -23,6 +23,7 @@ pub enum Container {
 }
 
 /// A resource limit; `None` is unlimited.
+#[cfg_attr(test, derive(Default))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Limit {
     /// In force.
@@ -39,6 +40,7 @@ impl Limit {
 }
 
 /// The restrictions between this process and io_uring. `None`: not known.
+#[cfg_attr(test, derive(Default))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Environment {
     /// Release of the running kernel, as `uname -r`.

@@ -265,19 +265,13 @@ mod tests {
     use crate::probe::environment::Limit;
 
     fn open_machine() -> Environment {
-        let mut env = Environment::read();
-        env.kernel = "6.18.0".into();
-        env.io_uring_disabled = Some(0);
-        env.io_uring_group = Some(-1);
-        env.in_io_uring_group = false;
-        env.cap_sys_admin = false;
-        env.cap_ipc_lock = false;
-        env.seccomp_filter = Some(false);
-        env.container = None;
-        env.security_modules = vec!["capability".into(), "selinux".into()];
-        env.memlock_bytes = Limit { soft: Some(8 << 20), hard: None };
-        env.nofile = Limit { soft: Some(1024), hard: None };
-        env
+        Environment {
+            io_uring_disabled: Some(0),
+            security_modules: vec!["capability".into(), "selinux".into()],
+            memlock_bytes: Limit { soft: Some(8 << 20), hard: None },
+            nofile: Limit { soft: Some(1024), hard: None },
+            ..Environment::default()
+        }
     }
 
     const OPEN: &[&str] = &[];
@@ -307,8 +301,8 @@ mod tests {
             (ENFILE, OPEN, Some(0), None, Resources, "in system"),
             (EINVAL, OPEN, Some(0), None, Kernel, "Linux 6.1"),
         ] {
-            let mut env = open_machine();
-            (env.io_uring_disabled, env.seccomp_filter) = (disabled, filter);
+            let (io_uring_disabled, seccomp_filter) = (disabled, filter);
+            let env = Environment { io_uring_disabled, seccomp_filter, ..open_machine() };
             let refusal = setup_refused(&io::Error::from_raw_os_error(errno), &env, blocked);
             let line = refusal.to_string();
             assert_eq!(refusal.layer, layer, "{line}");
@@ -318,23 +312,18 @@ mod tests {
             let in_doubt = line.contains("or the kernel was built without");
             assert_eq!(in_doubt, env.io_uring_disabled.is_none(), "{line}");
         }
-        let refused = |change: fn(&mut Environment)| {
-            let mut env = open_machine();
-            change(&mut env);
-            setup_refused(&io::Error::from_raw_os_error(EPERM), &env, OPEN)
-        };
-        let red_hat = refused(|env| {
-            env.io_uring_disabled = Some(2);
-            env.kernel = "5.14.0-427.el9.x86_64".into();
-            env.container = Some(Container::Docker);
+        let denied =
+            |env: Environment| setup_refused(&io::Error::from_raw_os_error(EPERM), &env, OPEN);
+        let red_hat = denied(Environment {
+            kernel: "5.14.0-427.el9.x86_64".into(),
+            io_uring_disabled: Some(2),
+            container: Some(Container::Docker),
+            ..open_machine()
         });
         assert!(red_hat.what.contains("Red Hat") && red_hat.fix.contains("on the host"));
-        let member = refused(|env| {
-            env.io_uring_disabled = Some(1);
-            env.in_io_uring_group = true;
-            env.seccomp_filter = Some(true);
-        });
-        assert_eq!(member.layer, Seccomp);
+        let (io_uring_disabled, in_io_uring_group) = (Some(1), true);
+        let member = Environment { io_uring_disabled, in_io_uring_group, ..open_machine() };
+        assert_eq!(denied(Environment { seccomp_filter: filter, ..member }).layer, Seccomp);
     }
 
     #[test]
