@@ -383,8 +383,8 @@ impl File {
     }
 
     /// Rejects arguments that the ring treats differently from pread(2): an offset of -1 is the
-    /// position of the descriptor there, and a FIFO blocks.
-    fn check_readable(&self, offset: u64) -> io::Result<()> {
+    /// position of the descriptor there, and a FIFO blocks. sendfile(2) refuses such an offset as it does a file.
+    pub(crate) fn check_readable(&self, offset: u64) -> io::Result<()> {
         let refusal = match self.handle.kind {
             Kind::Directory => libc::EISDIR,
             Kind::Other => libc::ESPIPE,

@@ -61,6 +61,7 @@ impl TcpStream {
 
     async fn send_chunks(&self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
         let mut turn = Turn::begin(self, len).await?;
+        file.check_readable(offset)?;
         while turn.sent < len {
             self.socket.worker.executor.spend_or_yield().await;
             let at = offset.saturating_add(turn.sent);
