@@ -13,15 +13,13 @@ use super::request::{Method, Request};
 use super::resource::{Change, Missing, Resource};
 use super::response::{Body, Reason, Response, value};
 use super::rules::Policy;
-use super::target::{Refusal, clean, encode};
+use super::target::{Refusal, as_path, clean, encode};
 use super::variant::Variant;
 use super::worker::{Generation, Worker};
 use http::HeaderValue;
 use std::borrow::Cow;
 use std::cell::OnceCell;
-use std::ffi::OsStr;
 use std::net::IpAddr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -369,8 +367,4 @@ impl<'w, 'r> Call<'w, 'r> {
 
 fn challenge(auth: &Auth) -> Response {
     Response::message(Status::UNAUTHORIZED).with("WWW-Authenticate", value(&auth.challenge))
-}
-
-fn as_path(path: &[u8]) -> &Path {
-    Path::new(OsStr::from_bytes(path))
 }

@@ -4,7 +4,6 @@
 //! Nobody waits for it: until it is there, clients get the best form that is. So a compressor adds
 //! no latency, and no request is held in memory for it.
 
-use super::counters::WorkerCounters;
 use super::encoding::{Coding, choose};
 use super::hosts::Site;
 use super::mime::is_compressible;
@@ -133,7 +132,7 @@ impl Worker {
         resource.forms[index].progress.set(Progress::Running);
         spawn(async move {
             let target = &resource.forms[index];
-            let made = worker.compress(&generation, site, &resource, target.coding, permit).await;
+            let made = worker.compress(&resource, target.coding, permit).await;
             if let Some(variant) = made
                 && generation.cache.holds(site, &path, &resource)
                 && generation.cache.fits(&path, resource.bytes() + variant.bytes())
@@ -149,40 +148,26 @@ impl Worker {
 
     async fn compress(
         &self,
-        generation: &Generation,
-        site: usize,
         resource: &Resource,
         coding: Coding,
         permit: SemaphorePermit<'static>,
     ) -> Option<Variant> {
+        let identity = resource.identity()?;
         // A file that was changed meanwhile gets a new resource.
-        let content = resource.identity()?.content().await?;
+        let content = identity.content().await?;
         let length = content.len();
-        let work = move || compress(coding, &content);
-        let bytes = attempt(&self.counters, permit, work).await?;
-        let site = generation.settings.sites.site(site);
-        let is_less = bytes.len() < length;
-        is_less.then(|| resource.compressed_variant(site, coding, &bytes, &self.clock))?
+        self.counters.compressions.add(1);
+        let result = spawn_blocking(move || {
+            let _permit = permit;
+            compress(coding, &content)
+        });
+        // A panic would be one of the compressor: it costs only the compressed form.
+        let Some(bytes) = result.await.ok().and_then(Result::ok) else {
+            self.counters.compression_failures.add(1);
+            return None;
+        };
+        (bytes.len() < length).then(|| identity.compressed(coding, &bytes, &self.clock))
     }
-}
-
-/// Runs a compressor on a thread for blocking work; `None` if it failed. A panic would be one of the
-/// compressor: it costs only the compressed form.
-async fn attempt(
-    counters: &WorkerCounters,
-    permit: SemaphorePermit<'static>,
-    work: impl FnOnce() -> io::Result<Vec<u8>> + Send + 'static,
-) -> Option<Vec<u8>> {
-    counters.compressions.add(1);
-    let result = spawn_blocking(move || {
-        let _permit = permit;
-        work()
-    });
-    let bytes = result.await.ok().and_then(Result::ok);
-    if bytes.is_none() {
-        counters.compression_failures.add(1);
-    }
-    bytes
 }
 
 fn compress(coding: Coding, content: &[u8]) -> io::Result<Vec<u8>> {
@@ -206,35 +191,5 @@ fn compress(coding: Coding, content: &[u8]) -> io::Result<Vec<u8>> {
             Ok(bytes)
         }
         Coding::Zstd => Ok(compress_to_vec(content, CompressionLevel::Fastest)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use twinring::{EngineChoice, Runtime};
-
-    /// What is expected of a compressor, and the compressor.
-    type Work = (Option<Vec<u8>>, fn() -> io::Result<Vec<u8>>);
-
-    /// A compressor that fails or panics is counted, and gives its permit back.
-    #[test]
-    fn a_compressor_that_fails_costs_only_the_compressed_form() {
-        let works: [Work; 3] = [
-            (None, || Err(io::ErrorKind::InvalidData.into())),
-            (None, || panic!("a fault of the compressor, for a test")),
-            (Some(vec![1]), || Ok(vec![1])),
-        ];
-        let counters = WorkerCounters::default();
-        let runtime = Runtime::builder().engine(EngineChoice::Epoll).build().unwrap();
-        let ended = runtime.block_on(async {
-            for (expected, work) in works {
-                let permit = RUNNING.acquire().await.unwrap();
-                assert_eq!(attempt(&counters, permit, work).await, expected);
-            }
-        });
-        ended.unwrap();
-        assert_eq!((counters.compressions.get(), RUNNING.available_permits()), (3, RUNNING_MAX));
-        assert_eq!(counters.compression_failures.get(), 2);
     }
 }

@@ -8,13 +8,12 @@ use super::encoding::Coding;
 use super::hosts::Site;
 use super::mime::media_type;
 use super::response::Reason;
-use super::variant::{Inputs, Variant, is_recent};
+use super::target::as_path;
+use super::variant::{Variant, is_recent};
 use nix::errno::Errno;
 use std::cell::Cell;
 use std::cmp::Ordering;
-use std::ffi::OsStr;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -77,7 +76,7 @@ pub(super) struct Found {
 }
 
 pub(super) async fn find(site: &Site, path: &[u8]) -> Result<Found, Missing> {
-    let relative = Path::new(OsStr::from_bytes(path.strip_prefix(b"/").unwrap_or(path)));
+    let relative = as_path(path.strip_prefix(b"/").unwrap_or(path));
     if !path.ends_with(b"/") {
         let found = find_file(site, relative).await;
         if let (true, Err(Missing::Nothing | Missing::Directory)) = (site.clean_urls, &found) {
@@ -137,7 +136,6 @@ async fn open(site: &Site, path: &Path) -> io::Result<(File, Metadata)> {
 #[derive(Debug)]
 pub(super) struct Resource {
     path: PathBuf,
-    asked: PathBuf,
     /// In the order of preference; the identity is the last one.
     pub(super) forms: Vec<Form>,
     pub(super) checked: Cell<Instant>,
@@ -155,12 +153,13 @@ impl Resource {
         checked: Instant,
         clock: &Clock,
     ) -> Result<Resource, Missing> {
-        let asked = PathBuf::from(OsStr::from_bytes(path));
         let Some(((_, _, file), precompressed)) = found.files.split_last() else {
             return Err(Missing::Nothing);
         };
         let is_there = |coding| precompressed.iter().any(|(other, ..)| *other == coding);
-        let compressed = codings_for(site, file, &media_type(site, &found.path)).iter().copied();
+        let (policy, media_type) =
+            (site.rules.policy(as_path(path)), media_type(site, &found.path));
+        let compressed = codings_for(site, file, &media_type).iter().copied();
         let mut compressed: Vec<_> = compressed.filter(|coding| !is_there(*coding)).collect();
         let varies = !precompressed.is_empty() || !compressed.is_empty();
         // A file that may be modified again is about to be compressed again.
@@ -176,15 +175,15 @@ impl Resource {
                 let file = OpenFile::new(file, metadata).await?;
                 (Vec::new(), Some(Rc::new(file)), metadata)
             };
-            let (path, asked) = (&*found.path, &*asked);
-            let inputs = Inputs { site, path, asked, coding, varies, clock, of: None };
             if coding == Coding::Identity {
                 forms.extend(compressed.iter().map(|it| Form::new(*it, Progress::Untried)));
             }
-            forms.push(Form::stored(Variant::new(&inputs, &bytes, file, metadata)));
+            let (file, content) = ((coding, metadata), (&bytes[..], file));
+            let variant = Variant::new(file, content, &policy, &media_type, varies, clock);
+            forms.push(Form::stored(variant));
         }
         let (checked, refreshing) = (Cell::new(checked), Cell::default());
-        Ok(Resource { path: found.path, asked, forms, checked, refreshing })
+        Ok(Resource { path: found.path, forms, checked, refreshing })
     }
 
     pub(super) fn mark_checked(&self, at: Instant) {
@@ -203,19 +202,6 @@ impl Resource {
         self.path == found.path && known.eq(files)
     }
 
-    pub(super) fn compressed_variant(
-        &self,
-        site: &Site,
-        coding: Coding,
-        bytes: &[u8],
-        clock: &Clock,
-    ) -> Option<Variant> {
-        let of = self.identity()?;
-        let (path, asked) = (&*self.path, &*self.asked);
-        let inputs = Inputs { site, path, asked, coding, varies: true, clock, of: Some(of) };
-        Some(Variant::new(&inputs, bytes, None, of.version))
-    }
-
     pub(super) fn identity(&self) -> Option<&Rc<Variant>> {
         self.forms.last()?.variant.get()
     }
@@ -225,9 +211,8 @@ impl Resource {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        let paths = self.path.as_os_str().len() + self.asked.as_os_str().len();
         let variants = self.variants().map(|variant| variant.bytes()).sum::<usize>();
-        size_of::<Resource>() + paths + variants
+        size_of::<Resource>() + self.path.as_os_str().len() + variants
     }
 
     pub(super) fn files(&self) -> usize {
@@ -239,9 +224,8 @@ impl Resource {
 impl Resource {
     /// A resource without content that takes this many bytes more than an empty one.
     pub(super) fn of_size(bytes: usize) -> Resource {
-        let (path, asked) = ("x".repeat(bytes).into(), PathBuf::new());
         let (checked, refreshing) = (Cell::new(Instant::now()), Cell::default());
-        Resource { path, asked, forms: Vec::new(), checked, refreshing }
+        Resource { path: "x".repeat(bytes).into(), forms: Vec::new(), checked, refreshing }
     }
 }
 

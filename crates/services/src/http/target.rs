@@ -5,6 +5,9 @@
 use super::Status;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode, percent_encode};
 use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// Which bytes are in a set.
 type Bytes = [bool; 256];
@@ -200,6 +203,10 @@ fn decode(segment: &[u8]) -> Result<Vec<u8>, Refusal> {
         true => Ok(decoded),
         false => Err(Refusal::Malformed),
     }
+}
+
+pub(super) fn as_path(path: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(path))
 }
 
 /// A clean path, encoded for a `Location` or a link.

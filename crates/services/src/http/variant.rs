@@ -5,15 +5,12 @@ use super::Status;
 use super::conditional::{Selection, Validators, evaluate, range_applies, select};
 use super::date::{Clock, format_date};
 use super::encoding::Coding;
-use super::hosts::Site;
-use super::mime::media_type;
 use super::request::{Method, Request};
 use super::resource::OpenFile;
 use super::response::{Body, Field, Ready, Response, value};
-use http::HeaderValue;
+use super::rules::Policy;
 use std::borrow::Cow;
 use std::ops::Range;
-use std::path::Path;
 use std::rc::Rc;
 use twinring::fs::{Metadata, Timestamp};
 
@@ -21,22 +18,13 @@ use twinring::fs::{Metadata, Timestamp};
 /// its entity tag is weak (RFC 9110 section 8.8.1).
 const WEAK_SECONDS: i64 = 1;
 
+/// No rule can set it.
+const ACCEPT_RANGES: &str = "Accept-Ranges";
+
 /// It may change again without a new time stamp. The kernel's time of the last change counts: programs
 /// set the other one, also to the future.
 pub(super) fn is_recent(file: &Metadata, clock: &Clock) -> bool {
     file.changed.seconds.saturating_add(WEAK_SECONDS) >= clock.second()
-}
-
-/// The inputs of a variant's header fields.
-pub(super) struct Inputs<'a> {
-    pub(super) site: &'a Site,
-    pub(super) path: &'a Path,
-    pub(super) asked: &'a Path,
-    pub(super) coding: Coding,
-    pub(super) varies: bool,
-    pub(super) clock: &'a Clock,
-    /// It is compressed on the fly, of this one.
-    pub(super) of: Option<&'a Variant>,
 }
 
 #[derive(Debug)]
@@ -46,6 +34,7 @@ pub(super) struct Variant {
     pub(super) version: Metadata,
     /// The file, if its content is not in memory.
     pub(super) file: Option<Rc<OpenFile>>,
+    /// That of which it was compressed on the fly.
     source: Option<Rc<OpenFile>>,
     /// Bytes less than the file, if it was compressed on the fly.
     pub(super) saved: u64,
@@ -60,49 +49,42 @@ pub(super) struct Variant {
 }
 
 impl Variant {
-    /// With these bytes, unless its content stays in a file.
+    /// A file with these fields of rules and this media type; with these bytes, unless its content stays in the file.
     pub(super) fn new(
-        inputs: &Inputs<'_>,
-        bytes: &[u8],
-        file: Option<Rc<OpenFile>>,
-        mut version: Metadata,
+        (coding, version): (Coding, Metadata),
+        (bytes, file): (&[u8], Option<Rc<OpenFile>>),
+        policy: &Policy<'_>,
+        media_type: &str,
+        varies: bool,
+        clock: &Clock,
     ) -> Variant {
-        let clock = inputs.clock;
-        // Another version of the compressor may make other bytes of the same file.
-        let weak = inputs.of.is_some() || is_recent(&version, clock);
-        let tag = tag(&version, inputs.coding);
+        let weak = is_recent(&version, clock);
+        let tag = tag(&version, coding);
         // A time in the future would be a promise (RFC 9110 section 8.8.2.1).
         let modified = Some(version.modified.seconds).filter(|seconds| *seconds <= clock.second());
-        let mut fields = vec![field("ETag", &format!("{}{tag}", if weak { "W/" } else { "" }))];
+        let mut fields = vec![tag_field(&tag, weak)];
         if let Some(date) = modified.and_then(format_date) {
             fields.push(field("Last-Modified", std::str::from_utf8(&date).unwrap_or_default()));
         }
-        if inputs.varies {
+        if varies {
             fields.push(field("Vary", "Accept-Encoding"));
         }
-        let policy = inputs.site.rules.policy(inputs.asked);
         let begin = fields.len();
         fields.extend(policy.cache_control().cloned());
         fields.extend(policy.headers().into_iter().cloned());
         let of_rules = begin..fields.len();
-        let mut saved = 0;
-        match inputs.of {
-            Some(of) => {
-                saved = of.version.len.saturating_sub(bytes.len() as u64);
-                version.len = bytes.len() as u64;
-            }
-            None => fields.push(field("Accept-Ranges", "bytes")),
+        fields.push(field(ACCEPT_RANGES, "bytes"));
+        if coding != Coding::Identity {
+            fields.push(field("Content-Encoding", coding.name()));
         }
-        if inputs.coding != Coding::Identity {
-            fields.push(field("Content-Encoding", inputs.coding.name()));
-        }
-        fields.push(field("Content-Type", &media_type(inputs.site, inputs.path)));
+        fields.push(field("Content-Type", media_type));
         let ready = Ready::new(fields.iter(), version.len, bytes, clock);
+        let (source, saved) = (None, 0);
         Variant {
-            coding: inputs.coding,
+            coding,
             version,
             file,
-            source: inputs.of.and_then(|of| of.file.clone()),
+            source,
             saved,
             tag,
             weak,
@@ -110,6 +92,29 @@ impl Variant {
             fields,
             of_rules,
             ready,
+        }
+    }
+
+    /// The same, compressed on the fly to these bytes. Another version of the compressor may make others of the same
+    /// file, so its tag is weak and it has no ranges.
+    pub(super) fn compressed(&self, coding: Coding, bytes: &[u8], clock: &Clock) -> Variant {
+        let (length, tag) = (bytes.len() as u64, tag(&self.version, coding));
+        let mut fields = self.fields.clone();
+        fields.retain(|(name, _)| name != ACCEPT_RANGES);
+        fields[0] = tag_field(&tag, true);
+        fields.insert(self.of_rules.end, field("Content-Encoding", coding.name()));
+        Variant {
+            coding,
+            version: Metadata { len: length, ..self.version },
+            file: None,
+            source: self.file.clone(),
+            saved: self.version.len.saturating_sub(length),
+            tag,
+            weak: true,
+            modified: self.modified,
+            ready: Ready::new(fields.iter(), length, bytes, clock),
+            fields,
+            of_rules: self.of_rules.clone(),
         }
     }
 
@@ -170,12 +175,17 @@ impl Variant {
     fn whole(self: &Rc<Variant>, is_fallback: bool) -> Response {
         let whole = Response { length: Some(self.version.len), ..Response::new(Status::OK) };
         if is_fallback {
-            let mut fields = self.fields.clone();
-            fields.drain(self.of_rules.clone());
+            let fields = self.fields_without_rules();
             return Response { fields, is_file: true, body: self.body_whole(), ..whole };
         }
         let body = if self.file.is_none() { Body::Stored } else { self.body_whole() };
         Response { stored: Some(Rc::clone(self)), body, ..whole }
+    }
+
+    fn fields_without_rules(&self) -> Vec<Field> {
+        let mut fields = self.fields.clone();
+        fields.drain(self.of_rules.clone());
+        fields
     }
 
     fn body_whole(&self) -> Body {
@@ -192,18 +202,13 @@ impl Variant {
     /// An error with this content. It is not a representation of the requested resource, so it has no validators.
     pub(super) fn as_content_of(&self, mut error: Response) -> Response {
         error.fields.retain(|(name, _)| name != "Content-Type");
-        let error = error.with("Content-Type", self.content_type());
+        error.fields.extend(self.fields.last().cloned());
         Response { length: Some(self.version.len), body: self.body_whole(), ..error }
-    }
-
-    fn content_type(&self) -> HeaderValue {
-        self.fields.last().map_or(HeaderValue::from_static(""), |(_, value)| value.clone())
     }
 
     fn part(&self, range: Range<u64>) -> Response {
         let content_range = format!("bytes {}-{}/{}", range.start, range.end - 1, self.version.len);
-        let mut fields = self.fields.clone();
-        fields.drain(self.of_rules.clone());
+        let mut fields = self.fields_without_rules();
         fields.push(field("Content-Range", &content_range));
         let (length, body) = (Some(range.end - range.start), self.body(range));
         let partial = Response::new(Status::PARTIAL_CONTENT);
@@ -213,6 +218,10 @@ impl Variant {
 
 fn field(name: &'static str, text: &str) -> Field {
     (Cow::Borrowed(name), value(text))
+}
+
+fn tag_field(tag: &str, weak: bool) -> Field {
+    field("ETag", &format!("{}{tag}", if weak { "W/" } else { "" }))
 }
 
 /// The opaque part of the entity tag: when the file was modified, to the nanosecond, and its
