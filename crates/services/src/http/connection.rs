@@ -143,18 +143,16 @@ impl Connection {
 
     /// The next received bytes, awaited in a phase; empty at the end of the stream.
     pub(super) async fn recv(&self, phase: Phase) -> io::Result<RecvBuf> {
-        if let Some(tls) = &self.tls {
-            return Box::pin(self.recv_secure(tls, phase)).await;
-        }
         self.tracking.enter(phase);
-        let received = self.tracking.recv().await;
-        if let Ok(chunk) = &received {
-            self.counters.received_bytes.add(chunk.len() as u64);
-            if phase == Phase::Idle {
-                self.tracking.continue_in(Phase::Working);
-            }
+        let chunk = match &self.tls {
+            Some(tls) => Box::pin(self.recv_secure(tls)).await?,
+            None => self.tracking.recv().await?,
+        };
+        self.counters.received_bytes.add(chunk.len() as u64);
+        if phase == Phase::Idle {
+            self.tracking.continue_in(Phase::Working);
         }
-        received
+        Ok(chunk)
     }
 
     /// Sends bytes; waits while too much is queued for a peer that does not read.
@@ -243,18 +241,27 @@ impl Connection {
     /// Closing with unread data, or before late data arrives, would send a reset, which can
     /// overtake the answer (RFC 9112 section 9.6).
     pub(super) async fn shutdown(&self) -> io::Result<()> {
-        if let Some(tls) = &self.tls {
-            return self.shutdown_tls(tls).await;
-        }
         self.tracking.enter(Phase::Sending);
-        self.tracking.stream.shutdown().await?;
-        self.close_in_stages().await
+        let Some(tls) = &self.tls else { return self.close_in_stages().await };
+        self.tracking.stream.flush().await?;
+        // Announces the end, so that the peer can distinguish it from a cut connection.
+        tls.put_end();
+        let close = async {
+            self.send_output(tls).await?;
+            self.close_in_stages().await
+        };
+        match close.await {
+            // A peer that has ended may have left, and then answers with a reset.
+            Err(_) if tls.ended.get() && !self.must_end() => Ok(()),
+            closed => closed,
+        }
     }
 
-    /// Behind FIN: reads and drops what comes until the peer ends as well. As long as the peer has not
+    /// Sends FIN, then reads and drops what comes until the peer ends as well. As long as the peer has not
     /// acknowledged everything it has the time that sending has; then it has little, but more if it is still
     /// sending, such as a body that was refused.
     async fn close_in_stages(&self) -> io::Result<()> {
+        self.tracking.stream.shutdown().await?;
         let mut pause = ACKED_CHECK_MIN;
         while !self.tracking.stream.is_acked().unwrap_or(true) {
             self.tracking.enter(Phase::Sending);
@@ -383,8 +390,7 @@ impl Connection {
         Ok(())
     }
 
-    async fn recv_secure(&self, tls: &Encryption, phase: Phase) -> io::Result<RecvBuf> {
-        self.tracking.enter(phase);
+    async fn recv_secure(&self, tls: &Encryption) -> io::Result<RecvBuf> {
         let mut plain = tls.opened.take();
         while plain.is_empty() && !tls.ended.get() {
             let chunk = self.tracking.recv().await?;
@@ -394,10 +400,6 @@ impl Connection {
             self.take_in(tls, &chunk).await?;
             plain = tls.opened.take();
         }
-        self.counters.received_bytes.add(plain.len() as u64);
-        if phase == Phase::Idle {
-            self.tracking.continue_in(Phase::Working);
-        }
         Ok(RecvBuf::from(plain))
     }
 
@@ -405,11 +407,15 @@ impl Connection {
     /// new keys, or alerts.
     async fn take_in(&self, tls: &Encryption, bytes: &[u8]) -> io::Result<()> {
         let opened = tls.open(bytes);
-        let answer = tls.take()?;
-        if !answer.is_empty() {
-            self.tracking.stream.send(answer).await?;
-        }
+        self.send_output(tls).await?;
         opened.map_err(|_| self.fail_tls(tls))
+    }
+
+    async fn send_output(&self, tls: &Encryption) -> io::Result<()> {
+        match tls.take()? {
+            nothing if nothing.is_empty() => Ok(()),
+            output => self.tracking.stream.send(output).await,
+        }
     }
 
     /// Records that the stream ended without close_notify: a third party may have cut it. Complete
@@ -434,27 +440,6 @@ impl Connection {
             self.tracking.enter(Phase::Working);
         }
         Ok(())
-    }
-
-    /// Like [`shutdown`](Connection::shutdown): announces the end, so that the peer can distinguish it
-    /// from a cut connection.
-    async fn shutdown_tls(&self, tls: &Encryption) -> io::Result<()> {
-        self.tracking.enter(Phase::Sending);
-        self.tracking.stream.flush().await?;
-        let close = async {
-            tls.put_end();
-            let end = tls.take()?;
-            if !end.is_empty() {
-                self.tracking.stream.send(end).await?;
-            }
-            self.tracking.stream.shutdown().await?;
-            self.close_in_stages().await
-        };
-        match close.await {
-            // A peer that has ended may have left, and then answers with a reset.
-            Err(_) if tls.ended.get() && self.tracking.ending.get().is_none() => Ok(()),
-            closed => closed,
-        }
     }
 }
 

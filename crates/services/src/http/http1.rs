@@ -160,17 +160,22 @@ fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answere
     let generation = worker.generation();
     let limits = generation.settings.head();
     let bytes = &*input.bytes;
+    // What may be no request: the start of the next one is unknown.
+    let refuse = |status| {
+        let (message, exchange) = refusal(worker, connection, bytes, status);
+        Next::Ready(message, exchange, Persistence::Closes)
+    };
     let length = match input.scan.find_end(bytes, limits) {
         Ok(Some(length)) => length,
         Ok(None) => return Next::More,
-        Err(status) => return refuse(worker, connection, bytes, status),
+        Err(status) => return refuse(status),
     };
     let (head, mut storage) = (&bytes[..length], storage());
     let request = match Request::parse(head, &mut storage, limits) {
         Ok(request) => request,
         Err(status) => {
             let Some(known) = as_1_1(bytes) else {
-                return refuse(worker, connection, bytes, status);
+                return refuse(status);
             };
             *input = Input { bytes: RecvBuf::from(known), scan: Scan::default() };
             return next(worker, connection, input, answered);
@@ -216,13 +221,6 @@ fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answere
     next
 }
 
-/// Refuses what may be no request: the start of the next one is unknown. An answer to HEAD has no content, whatever
-/// the status (RFC 9110 section 9.3.2).
-fn refuse(worker: &Rc<Worker>, connection: &Connection, bytes: &[u8], status: Status) -> Next {
-    let (message, exchange) = refusal(worker, connection, bytes, status);
-    Next::Ready(message, exchange, Persistence::Closes)
-}
-
 /// An answer to a request that could not be read, which begins with these bytes as far as it is known.
 pub(super) fn refusal(
     worker: &Rc<Worker>,
@@ -232,6 +230,7 @@ pub(super) fn refusal(
 ) -> (SendBuf, Exchange) {
     worker.clock.tick();
     let mut response = Response::message(status);
+    // An answer to HEAD has no content, whatever the status (RFC 9110 section 9.3.2).
     if first_line(bytes).starts_with(b"HEAD ") {
         response.body = Body::Empty;
     }

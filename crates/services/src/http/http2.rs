@@ -79,8 +79,9 @@ pub(super) async fn serve(
         begun => begun?,
     };
     if let Some(h2) = begun {
-        let (shared, leaves) = (Streams::new(worker), GoAway::No);
-        let mut serving = Serving { h2, connection, wire: &wire, shared, accepted: 0, leaves };
+        let (shared, leaves) = (Rc::default(), GoAway::No);
+        let wire = &wire;
+        let mut serving = Serving { h2, worker, connection, wire, shared, accepted: 0, leaves };
         poll_fn(|cx| serving.poll(cx)).await?;
     }
     connection.shutdown().await
@@ -124,6 +125,7 @@ enum GoAway {
 
 struct Serving<'c> {
     h2: server::Connection<Compat<&'c Wire<'c>>, Chunk>,
+    worker: &'c Rc<Worker>,
     connection: &'c Connection,
     wire: &'c Wire<'c>,
     shared: Rc<Streams>,
@@ -134,7 +136,7 @@ struct Serving<'c> {
 impl Serving<'_> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.shared.waker.take();
-        self.shared.worker.clock.tick();
+        self.worker.clock.tick();
         if let Err(error) = self.take_leave() {
             return Poll::Ready(Err(error));
         }
@@ -146,7 +148,7 @@ impl Serving<'_> {
                 Poll::Ready(Some(Err(error))) => {
                     let calm = Some(Reason::ENHANCE_YOUR_CALM);
                     let is_flood = error.is_library() && error.reason() == calm;
-                    self.shared.worker.counters.http2_floods.add(u64::from(is_flood));
+                    self.worker.counters.http2_floods.add(u64::from(is_flood));
                     return Poll::Ready(in_order(error));
                 }
                 Poll::Pending => break,
@@ -178,7 +180,7 @@ impl Serving<'_> {
 
     /// Ends the connection if it is time, and tells the client with GOAWAY.
     fn take_leave(&mut self) -> io::Result<()> {
-        let worker = &self.shared.worker;
+        let worker = self.worker;
         if self.connection.must_end() {
             if self.leaves == GoAway::Now || !self.connection.takes_leave(is_polite) {
                 return Err(io::Error::from(Errno::ECANCELED));
@@ -218,7 +220,7 @@ impl Serving<'_> {
         // So many may be under way when the client learns of the end. One that does not acknowledge it may begin
         // further streams. Refused like this, they were not processed and can be repeated elsewhere (RFC 9113
         // section 8.7).
-        let generation = self.shared.worker.generation();
+        let generation = self.worker.generation();
         let HttpSettings { max_requests, http2_streams, .. } = *generation.settings;
         if self.accepted >= max_requests.saturating_add(http2_streams.into()) {
             return respond.send_reset(Reason::REFUSED_STREAM);
@@ -228,7 +230,7 @@ impl Serving<'_> {
         self.connection.tracking.step();
         let stream =
             Stream::new(&self.shared, self.leaves == GoAway::No, self.connection.transport());
-        let mut exchange = Box::pin(exchange(stream, request, respond));
+        let mut exchange = Box::pin(exchange(Rc::clone(self.worker), stream, request, respond));
         if exchange.as_mut().poll(cx).is_pending() {
             spawn(exchange);
         }

@@ -173,30 +173,22 @@ fn write<'a>(
     persistence: Persistence,
 ) -> Vec<u8> {
     let mut head = Vec::with_capacity(512);
-    for part in [b"HTTP/1.1 ", status.as_str().as_bytes(), b" ", reason_phrase(status).as_bytes()] {
-        head.extend_from_slice(part);
-    }
-    head.extend_from_slice(b"\r\nDate: ");
-    head.extend_from_slice(&clock.date());
-    head.extend_from_slice(b"\r\n");
+    let mut add = |parts: &[&[u8]]| parts.iter().for_each(|part| head.extend_from_slice(part));
+    let (code, reason) = (status.as_str().as_bytes(), reason_phrase(status).as_bytes());
+    add(&[b"HTTP/1.1 ", code, b" ", reason, b"\r\nDate: ", &clock.date(), b"\r\n"]);
     let connection: &[u8] = match persistence {
         Persistence::Stays => b"",
         Persistence::StaysFor1_0 => b"Connection: keep-alive\r\n",
         Persistence::Closes | Persistence::ClosesAsAsked => b"Connection: close\r\n",
     };
-    head.extend_from_slice(connection);
+    add(&[connection]);
     for (name, value) in fields {
-        head.extend_from_slice(name.as_bytes());
-        head.extend_from_slice(b": ");
-        head.extend_from_slice(value.as_bytes());
-        head.extend_from_slice(b"\r\n");
+        add(&[name.as_bytes(), b": ", value.as_bytes(), b"\r\n"]);
     }
     if let Some(length) = length {
-        head.extend_from_slice(b"Content-Length: ");
-        head.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());
-        head.extend_from_slice(b"\r\n");
+        add(&[b"Content-Length: ", itoa::Buffer::new().format(length).as_bytes(), b"\r\n"]);
     }
-    head.extend_from_slice(b"\r\n");
+    add(&[b"\r\n"]);
     head
 }
 

@@ -35,8 +35,8 @@ const PROGRESS_BYTES_MIN: usize = 1024;
 /// Requests that a client may reset before they are answered, beyond as many as were answered.
 const RESETS_MAX: u64 = 200;
 
+#[derive(Default)]
 pub(super) struct Streams {
-    pub(super) worker: Rc<Worker>,
     pub(super) open: Cell<usize>,
     /// Those whose client could take more.
     pub(super) sending: Cell<usize>,
@@ -51,19 +51,6 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    pub(super) fn new(worker: &Rc<Worker>) -> Rc<Streams> {
-        Rc::new(Streams {
-            worker: Rc::clone(worker),
-            open: Cell::default(),
-            sending: Cell::default(),
-            blocked: Cell::default(),
-            written: Cell::default(),
-            answered: Cell::default(),
-            resets: Cell::default(),
-            waker: Cell::default(),
-        })
-    }
-
     /// True if the client resets its requests rather than taking answers.
     pub(super) fn is_flooded(&self) -> bool {
         self.resets.get() > RESETS_MAX + self.answered.get()
@@ -99,11 +86,11 @@ impl Drop for Stream {
 struct Broken;
 
 pub(super) async fn exchange(
+    worker: Rc<Worker>,
     mut stream: Stream,
     request: http::Request<RecvStream>,
     respond: SendResponse<Chunk>,
 ) {
-    let worker = Rc::clone(&stream.shared.worker);
     let (parts, mut body) = request.into_parts();
     let respond = RefCell::new(respond);
     let began = worker.clock.now();
@@ -148,8 +135,9 @@ pub(super) async fn exchange(
     if left > 0 {
         stream.is_sending = true;
         stream.shared.sending.set(stream.shared.sending.get() + 1);
-        let (shared, record) = (&stream.shared, &mut record);
-        let mut content = ContentSender { shared, record, send, left, deadline: None, progress: 0 };
+        let (worker, shared, record) = (&worker, &stream.shared, &mut record);
+        let (deadline, progress) = (None, 0);
+        let mut content = ContentSender { worker, shared, record, send, left, deadline, progress };
         let _broken = content.send(response).await;
     }
 }
@@ -214,6 +202,7 @@ async fn skip_body(
 }
 
 struct ContentSender<'s> {
+    worker: &'s Worker,
     shared: &'s Rc<Streams>,
     record: &'s mut Exchange,
     send: SendStream<Chunk>,
@@ -240,12 +229,12 @@ impl ContentSender<'_> {
             // A stream that the client does not take from holds nothing.
             self.window(length).await?;
             let Some(bytes) = file.read_checked(from, length).await else {
-                self.shared.worker.counters.broken_off.add(1);
+                self.worker.counters.broken_off.add(1);
                 self.send.send_reset(Reason::INTERNAL_ERROR);
                 return Err(Broken);
             };
             self.send_bytes(bytes.into()).await?;
-            self.shared.worker.counters.sent_file_bytes.add(length as u64);
+            self.worker.counters.sent_file_bytes.add(length as u64);
             from += length as u64;
         }
         Ok(())
@@ -280,7 +269,7 @@ impl ContentSender<'_> {
             if granted > 0 {
                 return Ok(granted);
             }
-            let patience = || self.shared.worker.generation().settings.send_timeout;
+            let patience = || self.worker.generation().settings.send_timeout;
             let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + patience());
             let more = poll_fn(|cx| self.send.poll_capacity(cx));
             match timeout_at(deadline, more).await {
@@ -289,7 +278,7 @@ impl ContentSender<'_> {
                 // The time limit of the connection decides whether its client reads.
                 Err(_elapsed) if self.shared.blocked.get() => self.deadline = None,
                 Err(_elapsed) => {
-                    self.shared.worker.counters.send_timeouts.add(1);
+                    self.worker.counters.send_timeouts.add(1);
                     self.send.send_reset(Reason::CANCEL);
                     return Err(Broken);
                 }
