@@ -156,42 +156,33 @@ impl fmt::Display for HostName {
     }
 }
 
-/// Values by the name of a host, and perhaps one for all others. An exact name counts before a wildcard, and a longer
-/// wildcard before a shorter one.
-#[derive(Clone, Debug)]
-pub(super) struct HostMap<T> {
-    by_name: HashMap<Vec<u8>, T>,
-    default: Option<T>,
-}
-
-impl<T> Default for HostMap<T> {
-    fn default() -> HostMap<T> {
-        HostMap { by_name: HashMap::new(), default: None }
-    }
-}
+/// Values by the name of a host, and perhaps one for all others, which has the empty name. An exact name counts before a
+/// wildcard, and a longer wildcard before a shorter one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct HostMap<T>(pub(super) HashMap<Vec<u8>, T>);
 
 impl<T: Clone> HostMap<T> {
     /// Adds a value for these names; without any it is for all other hosts. Returns what two values have then.
     pub(super) fn add(&mut self, names: &[HostName], value: &T) -> Vec<String> {
+        let all_others = [HostName { name: String::new() }];
         let mut taken = Vec::new();
-        if names.is_empty() && self.default.replace(value.clone()).is_some() {
-            taken.push("no names: only one is for all other hosts".to_owned());
-        }
-        for name in names {
-            match self.by_name.entry(name.name.clone().into_bytes()) {
-                Entry::Occupied(_) => taken.push(format!("the name {name}")),
+        for name in if names.is_empty() { &all_others } else { names } {
+            match self.0.entry(name.name.clone().into_bytes()) {
                 Entry::Vacant(free) => drop(free.insert(value.clone())),
+                Entry::Occupied(_) if names.is_empty() => {
+                    taken.push("no names: only one is for all other hosts".to_owned());
+                }
+                Entry::Occupied(_) => taken.push(format!("the name {name}")),
             }
         }
         taken
     }
 
     pub(super) fn find<'h>(&self, host: impl FnOnce() -> Option<&'h [u8]>) -> Option<&T> {
-        let named = match self.by_name.is_empty() {
-            true => None,
-            false => host().and_then(|host| self.named(host)),
-        };
-        named.or(self.default.as_ref())
+        let default = self.0.get(&b""[..]);
+        // Most services have one site.
+        let has_names = self.0.len() > usize::from(default.is_some());
+        has_names.then(host).flatten().and_then(|host| self.named(host)).or(default)
     }
 
     fn named(&self, host: &[u8]) -> Option<&T> {
@@ -200,9 +191,9 @@ impl<T: Clone> HostMap<T> {
             return None;
         }
         // Only wildcards begin with a dot.
-        let exact = self.by_name.get(&*name).filter(|_| !name.starts_with(b"."));
+        let exact = self.0.get(&*name).filter(|_| !name.starts_with(b"."));
         let mut dots = memchr::memchr_iter(b'.', &name);
-        exact.or_else(|| dots.find_map(|dot| self.by_name.get(&name[dot..])))
+        exact.or_else(|| dots.find_map(|dot| self.0.get(&name[dot..])))
     }
 }
 
@@ -283,20 +274,20 @@ mod tests {
     fn exact_names_come_first_and_then_the_longest_wildcard() {
         let sites = sites();
         for (host, expected) in [
-            ("example.org", Some(1)),
-            ("EXAMPLE.ORG.:8080", Some(1)),
-            ("[::1]:80", Some(1)),
-            ("www.example.org", Some(2)),
-            ("b.c.example.org", Some(2)),
-            ("b.a.example.org", Some(3)),
-            ("a.example.org", Some(2)),
-            ("x", Some(3)),
-            (".example.org", Some(2)),
+            ("example.org", 1),
+            ("EXAMPLE.ORG.:8080", 1),
+            ("[::1]:80", 1),
+            ("www.example.org", 2),
+            ("b.c.example.org", 2),
+            ("b.a.example.org", 3),
+            ("a.example.org", 2),
+            ("x", 3),
+            (".example.org", 2),
         ] {
-            assert_eq!(sites.by_host.named(host.as_bytes()).copied(), expected, "{host}");
+            assert_eq!(sites.by_host.find(|| Some(host.as_bytes())), Some(&expected), "{host}");
         }
         for host in ["y.x", "example.com", "badexample.org", "", ":80", &"a.".repeat(500)] {
-            assert_eq!(sites.by_host.named(host.as_bytes()), None, "{host}");
+            assert_eq!(sites.by_host.find(|| Some(host.as_bytes())), Some(&0), "{host}");
         }
     }
 

@@ -11,6 +11,7 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{HandshakeKind, ServerConfig};
 use serde::Deserialize;
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -66,11 +67,7 @@ pub struct TlsUpdate(Arc<ServerConfig>);
 
 impl Tls {
     /// Reads certificates and keys. Sessions are resumed by tickets, so the server stores no
-    /// sessions; the ticket keys exist in this process only, and change every six hours.
-    ///
-    /// # Errors
-    /// When a file cannot be read or has no usable content, or when the key does not match the
-    /// certificate; the message names the file.
+    /// sessions; the ticket keys exist in this process only, and change every six hours. An error names the file.
     pub fn new(settings: &TlsSettings) -> Result<Arc<Tls>, String> {
         let ticketer = aws_lc_rs::Ticketer::new().map_err(not_set_up)?;
         let TlsUpdate(config) = configure(settings, &ticketer)?;
@@ -79,9 +76,6 @@ impl Tls {
 
     /// Reads certificates and keys again, without using them. Blocks on the filesystem: for ever,
     /// if it does not answer.
-    ///
-    /// # Errors
-    /// As [`new`](Tls::new).
     pub fn load(&self, settings: &TlsSettings) -> Result<TlsUpdate, String> {
         configure(settings, &self.ticketer)
     }
@@ -103,7 +97,13 @@ fn configure(
 ) -> Result<TlsUpdate, String> {
     // The default of rustls: it uses CPU features (vector AES), and builds with a C compiler only.
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let certificates = certificates(settings, &provider)?;
+    let mut certificates: Certificates = HostMap(HashMap::new());
+    for (names, files) in &settings.certificates {
+        let certificate = Arc::new(load(files, &provider)?);
+        if let Some(taken) = certificates.add(names, &certificate).first() {
+            return Err(format!("two certificates have {taken}"));
+        }
+    }
     let versions: &[_] = match settings.min_version {
         MinVersion::Tls12 => &[&TLS13, &TLS12],
         MinVersion::Tls13 => &[&TLS13],
@@ -129,17 +129,6 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Certificates by the name that the client expects (SNI, RFC 6066), and one for clients that send no name, or one
 /// without a certificate of its own.
 type Certificates = HostMap<Arc<CertifiedKey>>;
-
-fn certificates(settings: &TlsSettings, provider: &CryptoProvider) -> Result<Certificates, String> {
-    let mut certificates = Certificates::default();
-    for (names, files) in &settings.certificates {
-        let certificate = Arc::new(load(files, provider)?);
-        if let Some(taken) = certificates.add(names, &certificate).first() {
-            return Err(format!("two certificates have {taken}"));
-        }
-    }
-    Ok(certificates)
-}
 
 impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
