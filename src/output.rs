@@ -4,10 +4,10 @@
 use clap::error::ErrorKind;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::{FileStat, fstat, makedev};
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd};
+use twinring_services::write_whole;
 
 /// Prints a result to standard output. A reader that has left, as in `| head`, is no error.
 pub(crate) fn print(text: &str) -> Result<(), String> {
@@ -16,7 +16,7 @@ pub(crate) fn print(text: &str) -> Result<(), String> {
         return Err(told(io::Error::from(Errno::EBADF)));
     }
     let out = io::stdout().lock();
-    match write_whole(out.as_fd(), text.as_bytes()) {
+    match write_whole(out.as_fd(), text.as_bytes()).1 {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(told(error)),
         _ => Ok(()),
     }
@@ -80,27 +80,6 @@ pub(crate) fn or_usage<T>(checked: Result<T, String>) -> T {
         let error = clap::Error::raw(ErrorKind::ValueValidation, format!("{wrong}\n"));
         std::process::exit(usage(&error).into())
     })
-}
-
-/// Writes all of it. A non-blocking descriptor, which this process may have inherited from node, bun or ssh, is
-/// waited for like a blocking one.
-fn write_whole(to: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match nix::unistd::write(to, bytes) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(written) => bytes = &bytes[written..],
-            Err(Errno::EINTR) => {}
-            Err(Errno::EAGAIN) => {
-                let writable = PollFd::new(to, PollFlags::POLLOUT);
-                match poll(&mut [writable], PollTimeout::NONE) {
-                    Ok(_) | Err(Errno::EINTR) => {}
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
 }
 
 /// Of /dev/null (null(4)).

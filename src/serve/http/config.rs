@@ -16,7 +16,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 use twinring_input::quantity::Count;
 use twinring_services::http::text::{optional, several};
-use twinring_services::http::{HttpSettings, LogSettings, LogTarget, MinVersion, Rule, Site};
+use twinring_services::http::{HttpSettings, LogSettings, MinVersion, Rule, Site};
 
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -118,9 +118,7 @@ impl Configuration {
             listen.push(ListenOn::Address(SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))));
         }
         if let Some(path) = &args.access_log {
-            let is_stdout = path.as_os_str() == "-";
-            let target = if is_stdout { LogTarget::Stdout } else { LogTarget::File(path.clone()) };
-            self.log.access_log = Some(target);
+            self.log.access_log = Some(path.clone().into());
         }
         if let Some(streams) = args.http2_streams {
             self.http.http2_streams = streams.get() as u32;

@@ -11,21 +11,18 @@ pub use line::{LogFormat, log_line};
 
 use super::text::optional;
 use crate::server::Count;
-use crate::take_no_signals;
+use crate::{take_no_signals, write_whole};
 use memchr::memchr_iter;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::geteuid;
 use serde::Deserialize;
-use std::convert::Infallible;
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use twinring_input::quantity::Size;
@@ -39,7 +36,8 @@ const BATCH_AGE: Duration = Duration::from_millis(100);
 const COMPLAINT_PERIOD: Duration = Duration::from_secs(60);
 
 /// The destination of the lines.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(from = "PathBuf")]
 pub enum LogTarget {
     /// Standard output.
     Stdout,
@@ -49,9 +47,6 @@ pub enum LogTarget {
 
 impl LogTarget {
     /// Opens it as the log does. Without `create`, a file must exist.
-    ///
-    /// # Errors
-    /// Why a log could not be written there.
     pub fn open(&self, create: bool) -> io::Result<File> {
         let LogTarget::File(path) = self else {
             // A copy of the descriptor, without a buffer in between, so that it is known how much was written.
@@ -94,11 +89,9 @@ impl fmt::Display for LogTarget {
     }
 }
 
-impl FromStr for LogTarget {
-    type Err = Infallible;
-
-    fn from_str(text: &str) -> Result<LogTarget, Infallible> {
-        Ok(if text == "-" { LogTarget::Stdout } else { LogTarget::File(text.into()) })
+impl From<PathBuf> for LogTarget {
+    fn from(path: PathBuf) -> LogTarget {
+        if path.as_os_str() == "-" { LogTarget::Stdout } else { LogTarget::File(path) }
     }
 }
 
@@ -107,7 +100,6 @@ impl FromStr for LogTarget {
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LogSettings {
     /// The destination.
-    #[serde(deserialize_with = "optional")]
     pub access_log: Option<LogTarget>,
     /// The format.
     pub access_log_format: LogFormat,
@@ -148,9 +140,6 @@ impl AccessLog {
     /// Opens the log for `workers` workers and starts its thread. `notice` is called, on that
     /// thread, with messages for the operator: the log cannot be written or reopened, or the disk
     /// is too slow.
-    ///
-    /// # Errors
-    /// When the file cannot be opened or the thread not be started.
     pub fn open(
         target: LogTarget,
         settings: &LogSettings,
@@ -316,29 +305,11 @@ impl<N: Fn(&str)> Writer<N> {
         }
     }
 
-    /// Writes until all is written or an error occurs; returns how much was written before.
     fn write(&self, bytes: &[u8]) -> (usize, io::Result<()>) {
         // The command's own output must not come between two halves of a line.
         let is_stdout = self.log.target == LogTarget::Stdout;
         let _stdout = is_stdout.then(|| io::stdout().lock());
-        let mut written = 0;
-        while written < bytes.len() {
-            match (&self.file).write(&bytes[written..]) {
-                Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
-                Ok(more) => written += more,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Standard output may be shared with a program that made it non-blocking: node, bun, ssh.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let writable = PollFd::new(self.file.as_fd(), PollFlags::POLLOUT);
-                    match poll(&mut [writable], PollTimeout::NONE) {
-                        Ok(_) | Err(Errno::EINTR) => {}
-                        Err(error) => return (written, Err(error.into())),
-                    }
-                }
-                Err(error) => return (written, Err(error)),
-            }
-        }
-        (written, Ok(()))
+        write_whole(self.file.as_fd(), bytes)
     }
 
     fn may_complain(&mut self) -> bool {
