@@ -137,7 +137,7 @@ fn run(
     prepared.log = started.change_rights(&mut prepared, tls.as_deref(), open)?;
     let tell = |line| notices::ERRORS.print(format!("twinring: {line}"));
     let service = service.observed(prepared.log.clone(), prepared.admin.is_some(), tell);
-    let mut reporter = Reporter::new("http", &prepared, &service, service.counters());
+    let mut reporter = Reporter::new(&prepared, &service);
     if !encrypted.is_empty() {
         let list: Vec<String> = encrypted.iter().map(SocketAddr::to_string).collect();
         reporter.add("tls", &encrypted, format!("TLS on {}", list.join(", ")));

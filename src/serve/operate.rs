@@ -92,14 +92,7 @@ impl Prepared {
     }
 
     /// Runs a bound service until a signal ends it, and reports on the way.
-    pub(super) fn run<S: Service + 'static>(
-        self,
-        service: Server<S>,
-        mut reporter: Reporter,
-    ) -> Ended
-    where
-        Server<S>: Send + Sync,
-    {
+    pub(super) fn run<S: Service>(self, service: Server<S>, mut reporter: Reporter) -> Ended {
         let Prepared { args, runtime, sandbox, log, .. } = self;
         let mut end_admin = None;
         if let Some(admin) = self.admin {

@@ -69,15 +69,12 @@ impl ReflectorArgs {
     }
 
     /// Runs a service whose addresses are bound.
-    fn run<S: Service + 'static>(
+    fn run<S: Service>(
         &self,
         mut prepared: Prepared,
         service: Server<S>,
         mut reporter: Reporter,
-    ) -> Ended
-    where
-        Server<S>: Send + Sync,
-    {
+    ) -> Ended {
         let networks: Option<Vec<String>> =
             self.allow.iter().map(|network| Some(network.as_ref()?.to_string())).collect();
         let allowed = match networks {
@@ -136,7 +133,7 @@ pub(super) fn serve_echo(args: &EchoArgs) -> Ended {
     let listen = listen::available(&args.listen);
     let service = EchoService::bind(&listen, &options, limits, workers, handle)
         .map_err(|error| with_remedy(&error, "ss -ltnp"))?;
-    let reporter = Reporter::new("echo", &prepared, &service, service.counters());
+    let reporter = Reporter::new(&prepared, &service);
     args.common.run(prepared, service, reporter)
 }
 
@@ -245,7 +242,7 @@ pub(super) fn serve_udp(args: &UdpArgs) -> Ended {
         true => (65_535, ", coalescing"),
         false => (args.max_datagram.get() as u32, ""),
     };
-    let mut reporter = Reporter::new("udp", &prepared, &service, service.counters());
+    let mut reporter = Reporter::new(&prepared, &service);
     let details = json!({"max_datagram_bytes": bytes, "granted": granted});
     reporter.add("udp", &details, format!("datagrams up to {bytes} bytes{gro}"));
     args.common.run(prepared, service, reporter)

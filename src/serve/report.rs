@@ -16,7 +16,6 @@ use twinring_wire::Fields;
 use twinring_wire::serve::{EngineCounters, Ready, SCHEMA, Statistics};
 
 pub(super) struct Reporter {
-    name: &'static str,
     json: bool,
     pub(super) ready: Ready,
     /// Details of the ready line, as text.
@@ -34,21 +33,18 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    pub(super) fn new<S: Service, C: Serialize>(
-        name: &'static str,
+    pub(super) fn new<S: Service>(
         Prepared { args, runtime, .. }: &Prepared,
         server: &Server<S>,
-        counters: impl Fn() -> C + Send + Sync + 'static,
     ) -> Reporter {
-        let both = runs_both(runtime);
+        let (both, counters) = (runs_both(runtime), server.counters());
         let engine = |worker| runtime.features_of(worker).engine().to_string();
         Reporter {
-            name,
             json: args.json,
             ready: Ready {
                 event: "ready".to_owned(),
                 schema: SCHEMA.to_owned(),
-                service: name.to_owned(),
+                service: S::NAME.to_owned(),
                 listen: server.addresses().to_vec(),
                 engine: if both { "io_uring+epoll".to_owned() } else { engine(0) },
                 workers: runtime.workers(),
@@ -119,7 +115,7 @@ impl Reporter {
         let statistics = Statistics {
             event: reason.map_or("stats", |_| "final").to_owned(),
             schema: SCHEMA.to_owned(),
-            service: self.name.to_owned(),
+            service: self.ready.service.clone(),
             engine: self.ready.engine.clone(),
             uptime_s: (self.started.elapsed().as_secs_f64() * 100.0).round() / 100.0,
             engines: reason.map_or_else(BTreeMap::new, |_| self.counters_of_engines()),

@@ -46,10 +46,7 @@ pub struct Echo {
 }
 
 impl EchoService {
-    /// Binds `addresses` for `workers` workers of the runtime that `handle` controls.
-    ///
-    /// # Errors
-    /// When an address cannot be bound; the message names it.
+    /// Binds `addresses` for `workers` workers of the runtime that `handle` controls. An error names the address.
     pub fn bind(
         addresses: &[SocketAddr],
         options: &ListenOptions,

@@ -22,7 +22,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tasks::{accept, drain, watch};
@@ -38,31 +38,13 @@ use twinring::{
 const SWEEP_MIN: Duration = Duration::from_millis(5);
 const SWEEP_MAX: Duration = Duration::from_secs(1);
 
-/// The stage of a service. It only advances.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
-    Starting,
-    /// All workers accept.
-    Ready,
-    /// At least one worker was asked to finish.
-    Draining,
-}
-
+/// How far a service is.
 #[derive(Debug, Default)]
-pub(crate) struct SharedStage(AtomicU8);
-
-impl SharedStage {
-    pub(crate) fn advance(&self, to: Stage) {
-        self.0.fetch_max(to as u8, Ordering::AcqRel);
-    }
-
-    pub(crate) fn get(&self) -> Stage {
-        match self.0.load(Ordering::Acquire) {
-            0 => Stage::Starting,
-            1 => Stage::Ready,
-            _ => Stage::Draining,
-        }
-    }
+pub(crate) struct Stage {
+    /// All workers accept.
+    pub(crate) is_ready: AtomicBool,
+    /// At least one worker was asked to finish.
+    pub(crate) is_draining: AtomicBool,
 }
 
 /// A service, bound and ready to run on the workers of a runtime.
@@ -73,7 +55,7 @@ pub struct Server<S: Service> {
     sockets: Mutex<Vec<Vec<S::Socket>>>,
     workers_starting: AtomicUsize,
     on_ready: Box<dyn Fn() + Send + Sync>,
-    pub(crate) stage: Arc<SharedStage>,
+    pub(crate) stage: Arc<Stage>,
     /// Of each worker that has ended.
     cpu_ns: Arc<[[Count; 2]]>,
 }
@@ -85,9 +67,9 @@ pub type Running<'a> = Pin<Box<dyn Future<Output = io::Result<()>> + 'a>>;
 /// The service that a [`Server`] runs.
 pub trait Service: Clone + Send + Sync + 'static {
     /// A bound socket of one worker.
-    type Socket;
+    type Socket: Send;
 
-    /// Its name in metrics.
+    /// Its name in reports and metrics.
     const NAME: &'static str;
 
     /// The counter of what it does: of answers, or, for the echo, which sees no messages, of received bytes.
@@ -164,7 +146,7 @@ impl<S: Service> Server<S> {
 
     pub(crate) fn worker_is_ready(&self) {
         if self.workers_starting.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.stage.advance(Stage::Ready);
+            self.stage.is_ready.store(true, Ordering::Release);
             (self.on_ready)();
         }
     }
@@ -229,10 +211,7 @@ pub(crate) trait WorkerService: 'static {
 }
 
 impl<S: Service<Socket = Listener<T>>, T: Clone + 'static> Server<S> {
-    /// Binds further addresses, which come behind the others.
-    ///
-    /// # Errors
-    /// When an address cannot be bound; the message names it.
+    /// Binds further addresses, which come behind the others. An error names the address.
     pub fn listen(
         &mut self,
         addresses: &[SocketAddr],
@@ -264,7 +243,7 @@ impl<S: Service<Socket = Listener<T>>, T: Clone + 'static> Server<S> {
             tasks.spawn(async move {
                 let start = |stream| service.start(stream, &of_listener);
                 let at_shutdown = || {
-                    stage.advance(Stage::Draining);
+                    stage.is_draining.store(true, Ordering::Release);
                     service.begin_drain();
                 };
                 accept(&listener, start, at_shutdown).await

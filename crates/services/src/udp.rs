@@ -13,7 +13,7 @@ pub use crate::rate::SOURCES_MAX;
 
 use crate::rate::RateLimit;
 use crate::server::{
-    Activity, AllowList, Running, Server, Service, ServiceCounters, Stage, counted, is_one_host,
+    Activity, AllowList, Running, Server, Service, ServiceCounters, counted, is_one_host,
     join_vital, sum,
 };
 use nix::errno::Errno;
@@ -22,6 +22,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use twinring::net::{BoundUdp, Granted, UdpOptions, UdpStats};
@@ -67,10 +68,7 @@ type Published = Arc<Mutex<Vec<UdpCounters>>>;
 impl UdpService {
     /// Binds a socket for each of `addresses` and each of `workers` workers of the runtime that
     /// `handle` controls. Between the sockets of an address the kernel chooses by a hash of the
-    /// addresses of a datagram, so a source stays with its worker.
-    ///
-    /// # Errors
-    /// When an address cannot be bound, or an option is out of range; the message names it.
+    /// addresses of a datagram, so a source stays with its worker. An error names the address or the option.
     pub fn bind(
         addresses: &[SocketAddr],
         settings: UdpSettings,
@@ -148,7 +146,7 @@ async fn reflect_all(server: &UdpService, worker: usize, sockets: Vec<BoundUdp>)
     let drain_timeout = settings.drain_timeout.min(DRAIN_MAX);
     tasks.spawn(async move {
         shutdown_requested().await;
-        stage.advance(Stage::Draining);
+        stage.is_draining.store(true, Ordering::Release);
         all.iter().for_each(|port| port.drain(Instant::now() + drain_timeout));
         Ok(())
     });

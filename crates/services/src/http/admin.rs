@@ -10,7 +10,6 @@ use super::options::HttpSettings;
 use super::request::{Method, Request};
 use super::response::Response;
 use super::service::HttpService;
-use crate::server::Stage;
 use http::HeaderValue;
 use std::io;
 use std::net::SocketAddr;
@@ -32,10 +31,7 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 pub struct Admin(BoundListener);
 
 impl Admin {
-    /// Binds the address.
-    ///
-    /// # Errors
-    /// When it cannot be bound; the message names it.
+    /// Binds the address, which an error names.
     pub fn bind(address: SocketAddr) -> io::Result<Admin> {
         let mut bound = ListenOptions::default().bind(address, 1)?;
         let no_listener = || io::Error::other(format!("{address}: no listener"));
@@ -48,9 +44,6 @@ impl Admin {
     }
 
     /// Answers, on its own thread, until the returned function is called.
-    ///
-    /// # Errors
-    /// When the thread or its engine cannot be started.
     pub fn start(self, observer: Observer) -> io::Result<impl FnOnce()> {
         let runtime = Runtime::builder().engine(EngineChoice::Epoll).build()?;
         let handle = runtime.handle();
@@ -93,11 +86,9 @@ impl Observer {
             (Method::Other, _) => Response::message(Status::METHOD_NOT_ALLOWED),
             (_, "/metrics") => text(Status::OK, metrics::CONTENT_TYPE, self.metrics()),
             (_, "/healthz") => plain(Status::OK, "ok\n"),
-            (_, "/readyz") => match self.stage.get() {
-                Stage::Ready => plain(Status::OK, "ready\n"),
-                Stage::Starting => unavailable("starting\n"),
-                Stage::Draining => unavailable("draining\n"),
-            },
+            (_, "/readyz") if self.is_ready() => plain(Status::OK, "ready\n"),
+            (_, "/readyz") if self.is_draining() => unavailable("draining\n"),
+            (_, "/readyz") => unavailable("starting\n"),
             _ => Response::message(Status::NOT_FOUND),
         }
     }

@@ -4,13 +4,14 @@
 
 use super::counters::{BOUNDS_US, METRICS, SHOWN, WorkerDurations};
 use super::worker::Http;
-use crate::server::{Server, Service, ServiceCounters, SharedStage, Stage, difference, sum};
+use crate::server::{Server, Service, ServiceCounters, Stage, difference, sum};
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
 use nix::sys::time::TimeValLike;
 use serde::Serialize;
 use serde_json::Value;
 use std::fmt::{Display, Write};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Acquire;
 use std::time::{SystemTime, UNIX_EPOCH};
 use twinring::Handle;
 
@@ -49,7 +50,7 @@ pub struct Observer {
     name: &'static str,
     engine: String,
     handle: Handle,
-    pub(super) stage: Arc<SharedStage>,
+    stage: Arc<Stage>,
     started: SystemTime,
 }
 
@@ -69,13 +70,21 @@ impl<S: Service> Server<S> {
 }
 
 impl Observer {
+    pub(super) fn is_ready(&self) -> bool {
+        self.stage.is_ready.load(Acquire) && !self.is_draining()
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.stage.is_draining.load(Acquire)
+    }
+
     pub(super) fn metrics(&self) -> String {
         let mut text = Exposition::default();
         text.family("twinring_build_info", "The version that runs, and its engine.", "gauge");
         let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
         let engine = format!("engine=\"{}\"", self.engine);
         text.sample("twinring_build_info", &[&version, &engine], 1);
-        let ready = u8::from(self.stage.get() == Stage::Ready);
+        let ready = u8::from(self.is_ready());
         let help = "1 while new connections are wanted.";
         text.single(&format!("twinring_{}_ready", self.name), help, "gauge", ready);
         (self.append)(&mut text);
