@@ -25,9 +25,6 @@ pub struct Skip {
 
 impl Skip {
     /// For a body of at most `most` bytes, without framing.
-    ///
-    /// # Errors
-    /// 413 if the request announces a longer one.
     pub fn new(framing: Framing, most: u64) -> Result<Skip, Status> {
         let rest = match framing {
             Framing::Empty => Rest::Plain(0),

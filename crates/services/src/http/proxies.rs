@@ -79,10 +79,7 @@ pub struct ProxyHeader {
 pub struct NoProxyHeader;
 
 impl ProxyHeader {
-    /// Parses the beginning of a connection; none if more of it is needed.
-    ///
-    /// # Errors
-    /// When it cannot become a header.
+    /// Parses the beginning of a connection; none if more of it is needed, and an error if it cannot become a header.
     pub fn parse(bytes: &[u8]) -> Result<Option<ProxyHeader>, NoProxyHeader> {
         let begins = |start: &[u8]| {
             let common = bytes.len().min(start.len());

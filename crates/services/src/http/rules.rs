@@ -55,9 +55,6 @@ impl FromStr for Protection {
 }
 
 /// Whether directories are listed.
-///
-/// # Errors
-/// When the text is neither `html` nor `off`.
 pub fn listing(text: &str) -> Result<bool, String> {
     match text {
         "html" => Ok(true),
@@ -139,9 +136,6 @@ fn is_listed<'de, D: Deserializer<'de>>(from: D) -> Result<Option<bool>, D::Erro
 
 impl Rule {
     /// Checks what its keys say together.
-    ///
-    /// # Errors
-    /// What is wrong.
     pub fn check(&mut self) -> Result<(), String> {
         for (is_there, key, needed, needs) in [
             (self.status.is_some(), "status", self.redirect.is_some(), "redirect"),

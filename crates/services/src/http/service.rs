@@ -46,9 +46,6 @@ impl HttpService {
     }
 
     /// Takes over listening sockets, for TLS if it is given. They come behind the others.
-    ///
-    /// # Errors
-    /// When one does not listen, or descriptors have run out.
     pub fn adopt(
         &mut self,
         listeners: Vec<TcpListener>,
