@@ -1,7 +1,7 @@
 //! `twinring compare`: which of two or more servers needs less CPU for one workload. `twinring advise`, the page for the
 //! one who decides, is that with what the probe says of this machine.
 
-use crate::lab::{HELPER, json_line, tell};
+use crate::lab::{HELPER, tell};
 use crate::output::complain;
 use clap::Args;
 use std::ffi::OsString;
@@ -233,16 +233,16 @@ pub(crate) fn compare(options: &Compare) -> Result<u8, LabError> {
     let verdicts = outcome.judged(&options.fail_if);
     let gates: String = verdicts.iter().map(|it| format!("{it}\n")).collect();
     let page = if options.workload.run.json {
-        json_line(&outcome)
+        if !gates.is_empty() {
+            complain(gates.trim_end());
+        }
+        twinring_lab::json_line(&outcome) + "\n"
     } else if options.full {
         let directory = outcome.directory.display().to_string();
         twinring_lab::full(&outcome.bundle, &directory) + &gates
     } else {
         outcome.page() + &gates
     };
-    if options.workload.run.json && !gates.is_empty() {
-        complain(gates.trim_end());
-    }
     let code = match outcome.exit_code() {
         0 => twinring_lab::gates_exit_code(&verdicts),
         code => code,
@@ -312,7 +312,7 @@ pub(crate) fn advise(options: &Advise) -> Result<u8, LabError> {
     }
     let outcome = measure(experiment, &options.workload)?;
     let page = match options.workload.run.json {
-        true => json_line(&outcome),
+        true => twinring_lab::json_line(&outcome) + "\n",
         false => page(&outcome, protocol, &found),
     };
     Ok(tell(&page, outcome.exit_code()))

@@ -9,8 +9,8 @@ use twinring_input::quantity::size_u32;
 use twinring_lab::peers::{self, Places};
 use twinring_lab::result::Bundle;
 use twinring_lab::{
-    BUILT_IN, CpuList, EXPERIMENT_BYTES_MAX, Experiment, Gate, LabError, NetChoice, Outcome,
-    Protocol, RunOptions, Stop, Subject, Via,
+    BUILT_IN, CpuList, EXPERIMENT_BYTES_MAX, Experiment, Gate, LabError, NetChoice, Protocol,
+    RunOptions, Stop, Subject, Via,
 };
 
 /// The hidden subcommand through which the lab starts its children.
@@ -245,12 +245,11 @@ fn measure(options: Run) -> Result<u8, LabError> {
         }
         None => {}
     }
-    let page = if options.run.json { json_line(&outcome) } else { outcome.page() };
+    let page = match options.run.json {
+        true => twinring_lab::json_line(&outcome) + "\n",
+        false => outcome.page(),
+    };
     Ok(tell(&page, code))
-}
-
-pub(crate) fn json_line(outcome: &Outcome) -> String {
-    twinring_lab::json_line(outcome) + "\n"
 }
 
 fn list_peers(first: Option<&Path>, json: bool) -> Result<u8, LabError> {

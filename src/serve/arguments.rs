@@ -121,15 +121,15 @@ impl ServerArgs {
     }
 
     pub(super) fn runtime(&self) -> Builder {
-        let (engine, workers) = match self.engine {
-            None => (EngineChoice::Auto, 1),
-            Some(Mode::One(engine)) => (engine, 1),
-            Some(Mode::Both) => (EngineChoice::Auto, 2),
+        let (engine, is_both) = match self.engine {
+            None => (EngineChoice::Auto, false),
+            Some(Mode::One(engine)) => (engine, false),
+            Some(Mode::Both) => (EngineChoice::Auto, true),
         };
-        let workers = self.workers.map_or(workers, |count| count.get() as usize);
+        let workers = self.workers.map_or(1 + usize::from(is_both), |count| count.get() as usize);
         Runtime::builder()
             .engine(engine)
-            .side_by_side(self.engine == Some(Mode::Both))
+            .side_by_side(is_both)
             .workers(workers)
             .pin(self.pin.iter().flat_map(|list| list.0.all().iter().copied()).collect())
             .uring(self.uring.clone().unwrap_or_default())

@@ -126,12 +126,3 @@ pub(super) fn connect_manager() {
 pub(super) fn tell_manager(state: &str) {
     let _nobody_reads = MANAGER.get().map(|manager| manager.send(state.as_bytes()));
 }
-
-pub(super) fn reloading() {
-    let us = twinring::measure::monotonic_ns() / 1000;
-    tell_manager(&format!("RELOADING=1\nMONOTONIC_USEC={us}"));
-}
-
-pub(super) fn reloaded(how: &str) {
-    tell_manager(&format!("READY=1\nSTATUS={}", how.replace('\n', " ")));
-}

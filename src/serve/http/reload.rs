@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind::PermissionDenied};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
+use twinring::measure::monotonic_ns;
 use twinring_services::http::{HttpSettings, LiveSettings, Tls, TlsUpdate};
 use twinring_services::take_no_signals;
 
@@ -38,7 +39,8 @@ impl Running {
 
     /// Replaces everything or nothing, and tells the operator in one message.
     fn reload(&self) {
-        notices::reloading();
+        let us = monotonic_ns() / 1000;
+        notices::tell_manager(&format!("RELOADING=1\nMONOTONIC_USEC={us}"));
         let message = match self.load() {
             Ok((settings, certificates)) => {
                 let mut what = String::from("sites");
@@ -60,7 +62,7 @@ impl Running {
             }
         };
         notices::tell(format!("twinring: {message}"));
-        notices::reloaded(&message);
+        notices::tell_manager(&format!("READY=1\nSTATUS={}", message.replace('\n', " ")));
     }
 
     /// Reads and checks everything, without a change.
