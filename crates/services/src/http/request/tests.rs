@@ -116,27 +116,17 @@ fn a_later_minor_version_is_read_as_1_1() {
     }
 }
 
+/// (Further ones are in `tests/serve`.)
 #[test]
 fn other_refusals_have_their_own_status() {
     let long_target = format!("GET /{} HTTP/1.1\r\nHost: h\r\n\r\n", "x".repeat(256));
-    let endless_target = format!("GET /{}", "x".repeat(400));
-    let long_field = format!("GET / HTTP/1.1\r\nHost: h\r\nX: {}\r\n\r\n", "x".repeat(1024));
     let many_fields = format!("GET / HTTP/1.1\r\nHost: h\r\n{}\r\n", "X:\r\n".repeat(100));
     for (text, expected) in [
         ("GET / HTTP/2.0\r\nHost: h\r\n\r\n", Status::HTTP_VERSION_NOT_SUPPORTED),
-        ("PRI * HTTP/2.0\r\n\r\n", Status::HTTP_VERSION_NOT_SUPPORTED),
         ("GET / HTTP/3.1\r\nHost: h\r\n\r\n", Status::HTTP_VERSION_NOT_SUPPORTED),
         ("GET / HTTP/0.9\r\n\r\n", Status::HTTP_VERSION_NOT_SUPPORTED),
-        ("BREW / HTTP/1.1\r\nHost: h\r\n\r\n", Status::NOT_IMPLEMENTED),
         ("get / HTTP/1.1\r\nHost: h\r\n\r\n", Status::NOT_IMPLEMENTED),
-        (
-            "GET / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
-            Status::NOT_IMPLEMENTED,
-        ),
-        ("GET / HTTP/1.1\r\nHost: h\r\nExpect: a-miracle\r\n\r\n", Status::EXPECTATION_FAILED),
         (&long_target, Status::URI_TOO_LONG),
-        (&endless_target, Status::URI_TOO_LONG),
-        (&long_field, Status::REQUEST_HEADER_FIELDS_TOO_LARGE),
         (&many_fields, Status::REQUEST_HEADER_FIELDS_TOO_LARGE),
     ] {
         assert_eq!(status(text), Err(expected), "{text:?}");
@@ -146,13 +136,9 @@ fn other_refusals_have_their_own_status() {
 #[test]
 fn connections_stay_or_close_as_version_and_options_say() {
     for (version, options, keep_alive) in [
-        ("1.1", "", true),
-        ("1.1", "Connection: close\r\n", false),
         ("1.1", "connection: foo, CLOSE\r\n", false),
         ("1.1", "Connection: keep-alive\r\nConnection: close\r\n", false),
         ("1.1", "Connection: keep-alive\r\n", true),
-        ("1.0", "", false),
-        ("1.0", "Connection: Keep-Alive\r\n", true),
         ("1.0", "Connection: keep-alive, close\r\n", false),
     ] {
         let text = format!("GET / HTTP/{version}\r\nHost: h\r\n{options}\r\n");
