@@ -21,6 +21,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::write;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Raises the soft limit of open descriptors (RLIMIT_NOFILE) to the hard one and returns it.
 ///
@@ -37,6 +38,11 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
 /// The soft limit of open descriptors; unlimited if it cannot be read.
 pub(crate) fn descriptor_limit() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft)
+}
+
+/// No change of what these locks guard can end half-way in a panic.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Blocks the signals of a service on the calling thread. The kernel may deliver a signal to any

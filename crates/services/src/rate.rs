@@ -15,12 +15,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 /// Sources that a limit remembers.
-pub const SOURCES_MAX: usize = 65_536;
-/// The smallest burst, in datagrams: as many as the kernel coalesces at most (UDP_GRO_CNT_MAX),
-/// which arrive and are admitted together.
-const BURST_MIN: u32 = 64;
-/// Otherwise a burst is the allowance of this part of a second.
-const BURSTS_PER_SECOND: u32 = 10;
+pub(crate) const SOURCES_MAX: usize = 65_536;
 
 #[derive(Debug)]
 pub(crate) struct RateLimit {
@@ -33,13 +28,8 @@ pub(crate) struct RateLimit {
 }
 
 impl RateLimit {
-    /// At most `per_second` datagrams per second, at least one, in bursts for whole datagrams.
-    pub(crate) fn new(per_second: u32, now: Instant) -> RateLimit {
-        RateLimit::with_burst(per_second, (per_second / BURSTS_PER_SECOND).max(BURST_MIN), now)
-    }
-
-    /// The same, with bursts of up to `burst`.
-    pub(crate) fn with_burst(per_second: u32, burst: u32, now: Instant) -> RateLimit {
+    /// At most `per_second` per second, at least one, in bursts of up to `burst`.
+    pub(crate) fn new(per_second: u32, burst: u32, now: Instant) -> RateLimit {
         let per_second = per_second.max(1);
         let interval_ns = 1_000_000_000 / u64::from(per_second);
         RateLimit {
@@ -84,7 +74,7 @@ mod tests {
     #[test]
     fn a_source_gets_its_burst_and_then_its_rate() {
         let start = Instant::now();
-        let mut limit = RateLimit::new(1000, start);
+        let mut limit = RateLimit::new(1000, 100, start);
         let admitted = (0..1000).filter(|_| limit.admits(source(1), 1, start)).count();
         assert_eq!(admitted, 100);
         // Another source is not affected; an IPv6 network is one.
@@ -103,7 +93,7 @@ mod tests {
     #[test]
     fn remembered_sources_are_bounded_and_expire() {
         let start = Instant::now();
-        let mut limit = RateLimit::new(10, start);
+        let mut limit = RateLimit::new(10, 64, start);
         let burst = Duration::from_nanos(limit.burst_ns);
         let sources = |limit: &RateLimit| limit.young.len() + limit.old.len();
         for number in 0..3 * SOURCES_MAX as u32 {

@@ -18,12 +18,13 @@ pub(crate) use meters::{Count, counted, difference, sum};
 pub(crate) use tasks::{DRAIN_SWEEP, join_vital};
 
 use crate::http::{Exposition, append_plain};
+use crate::lock;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tasks::{accept, drain, watch};
 use twinring::{
@@ -52,7 +53,8 @@ pub struct Server<S: Service> {
     pub(crate) service: S,
     pub(crate) handle: Handle,
     addresses: Vec<SocketAddr>,
-    sockets: Mutex<Vec<Vec<S::Socket>>>,
+    /// Of each worker.
+    sockets: Vec<Mutex<Vec<S::Socket>>>,
     workers_starting: AtomicUsize,
     on_ready: Box<dyn Fn() + Send + Sync>,
     pub(crate) stage: Arc<Stage>,
@@ -93,7 +95,7 @@ impl<S: Service> Server<S> {
             service,
             handle,
             addresses: Vec::new(),
-            sockets: Mutex::new((0..workers).map(|_| Vec::new()).collect()),
+            sockets: (0..workers).map(|_| Mutex::default()).collect(),
             workers_starting: AtomicUsize::new(workers),
             on_ready: Box::new(|| {}),
             stage: Arc::default(),
@@ -101,8 +103,8 @@ impl<S: Service> Server<S> {
         }
     }
 
-    pub(crate) fn workers(&mut self) -> usize {
-        self.sockets.get_mut().unwrap_or_else(PoisonError::into_inner).len()
+    pub(crate) fn workers(&self) -> usize {
+        self.sockets.len()
     }
 
     pub(crate) fn add(
@@ -111,8 +113,7 @@ impl<S: Service> Server<S> {
         sockets: impl IntoIterator<Item = S::Socket>,
     ) {
         self.addresses.extend(address);
-        let all = self.sockets.get_mut().unwrap_or_else(PoisonError::into_inner);
-        all.iter_mut().zip(sockets).for_each(|(of_worker, socket)| of_worker.push(socket));
+        self.sockets.iter().zip(sockets).for_each(|(own, socket)| lock(own).push(socket));
     }
 
     /// Called once, on a worker thread, when all workers are ready.
@@ -160,10 +161,7 @@ impl<S: Service> Server<S> {
     /// # Panics
     /// Outside a twinring runtime.
     pub async fn run(self: Arc<Self>, worker: usize) -> io::Result<()> {
-        let sockets = {
-            let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::take(&mut sockets[worker])
-        };
+        let sockets = std::mem::take(&mut *lock(&self.sockets[worker]));
         let outcome = S::run(&self, worker, sockets).await;
         let (user_ns, system_ns) = thread_cpu_time_ns();
         let [in_user_mode, in_kernel] = &self.cpu_ns[worker];

@@ -9,8 +9,7 @@
 //! Answers carry the DSCP of the socket, and no ECN codepoint: a reflector has no congestion
 //! control, and must not claim that it reacts to marks (RFC 3168).
 
-pub use crate::rate::SOURCES_MAX;
-
+use crate::lock;
 use crate::rate::RateLimit;
 use crate::server::{
     Activity, AllowList, Running, Server, Service, ServiceCounters, counted, is_one_host,
@@ -23,7 +22,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use twinring::net::{BoundUdp, Granted, UdpOptions, UdpStats};
 use twinring::task::JoinSet;
@@ -33,6 +32,13 @@ use twinring::{
 };
 
 const DRAIN_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// The smallest burst of a source, in datagrams: as many as the kernel coalesces at most (UDP_GRO_CNT_MAX), which arrive
+/// and are admitted together.
+const BURST_MIN: u32 = 64;
+
+/// Otherwise a burst is the allowance of this part of a second.
+const BURSTS_PER_SECOND: u32 = 10;
 
 /// How long after a datagram the counters of a worker are published.
 const PUBLISHED_AFTER: Duration = Duration::from_millis(100);
@@ -45,7 +51,7 @@ pub struct UdpSettings {
     /// The sources that are answered.
     pub allow: AllowList,
     /// Datagrams per second of one source (an IPv4 address, or an IPv6 network of 64 bits) that
-    /// each socket answers; `None` is unlimited. Remembers [`SOURCES_MAX`] sources.
+    /// each socket answers; `None` is unlimited. Remembers 65,536 sources.
     pub rate_per_source: Option<u32>,
     /// How long a shutdown may take, at most a day, to send pending answers.
     pub drain_timeout: Duration,
@@ -111,9 +117,7 @@ impl Service for Udp {
     }
 
     fn counters(&self) -> Vec<ServiceCounters> {
-        let counters = |worker: &Published| {
-            sum(counted(worker.lock().unwrap_or_else(PoisonError::into_inner).iter()))
-        };
+        let counters = |worker: &Published| sum(counted(lock(worker).iter()));
         self.counters.iter().map(counters).collect()
     }
 }
@@ -123,7 +127,10 @@ async fn reflect_all(server: &UdpService, worker: usize, sockets: Vec<BoundUdp>)
     let own: Rc<[SocketAddr]> = server.addresses().into();
     let activity: Rc<Activity> = Rc::default();
     let port = |bound| {
-        let limit = |rate| RefCell::new(RateLimit::new(rate, Instant::now()));
+        let limit = |rate: u32| {
+            let burst = (rate / BURSTS_PER_SECOND).max(BURST_MIN);
+            RefCell::new(RateLimit::new(rate, burst, Instant::now()))
+        };
         Ok(Rc::new(Port {
             socket: UdpSocket::from_bound(bound)?,
             own: Rc::clone(&own),
@@ -177,7 +184,7 @@ async fn publish_changes(
 fn publish(ports: &[Rc<Port>], published: &Published) -> bool {
     let counters: Vec<_> = ports.iter().map(|port| port.counters()).collect();
     let are_waiting = counters.iter().any(|counters| counters.waiting > 0);
-    *published.lock().unwrap_or_else(PoisonError::into_inner) = counters;
+    *lock(published) = counters;
     are_waiting
 }
 

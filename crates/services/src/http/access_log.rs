@@ -11,7 +11,7 @@ pub use line::{LogFormat, log_line};
 
 use super::text::optional;
 use crate::server::Count;
-use crate::{take_no_signals, write_whole};
+use crate::{lock, take_no_signals, write_whole};
 use memchr::memchr_iter;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -176,14 +176,14 @@ impl AccessLog {
     /// Reopens the file, after it was renamed, before the next line is written. If that fails, the
     /// old file stays open. Standard output is not affected.
     pub fn reopen(&self) {
-        self.queue().reopen = true;
+        lock(&self.queue).reopen = true;
         self.changed.notify_all();
     }
 
     /// Waits, after all workers have ended, until all lines are written; false if that takes longer
     /// than `limit`.
     pub fn finish(&self, limit: Duration) -> bool {
-        let mut queue = self.queue();
+        let mut queue = lock(&self.queue);
         queue.end = true;
         self.changed.notify_all();
         let waited = self.changed.wait_timeout_while(queue, limit, |queue| !queue.has_ended);
@@ -192,15 +192,11 @@ impl AccessLog {
 
     /// Lines that were written, and lines that were not: the queue was full, or the file could not be written.
     pub(super) fn counts(&self) -> (u64, u64) {
-        (self.written.get(), self.failed.get() + self.queue().no_room)
-    }
-
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        (self.written.get(), self.failed.get() + lock(&self.queue).no_room)
     }
 
     pub(super) fn add(&self, line: &[u8]) {
-        let mut queue = self.queue();
+        let mut queue = lock(&self.queue);
         if queue.bytes.len() + queue.taken >= self.bytes_max {
             queue.no_room += 1;
             return;
@@ -253,7 +249,7 @@ impl<N: Fn(&str)> Writer<N> {
                 ));
             }
             bytes.clear();
-            let mut queue = log.queue();
+            let mut queue = lock(&log.queue);
             queue.taken = 0;
             if end {
                 queue.has_ended = true;
@@ -324,7 +320,7 @@ impl<N: Fn(&str)> Writer<N> {
 /// Waits until there is something to do; a moment longer for few lines, which others may join.
 fn wait(log: &AccessLog) -> MutexGuard<'_, Queue> {
     let is_idle = |queue: &mut Queue| queue.bytes.is_empty() && !queue.reopen && !queue.end;
-    let waited = log.changed.wait_while(log.queue(), is_idle);
+    let waited = log.changed.wait_while(lock(&log.queue), is_idle);
     let queue = waited.unwrap_or_else(PoisonError::into_inner);
     let may_wait =
         |queue: &mut Queue| queue.bytes.len() < BATCH_BYTES && !queue.reopen && !queue.end;

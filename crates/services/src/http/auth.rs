@@ -5,6 +5,7 @@
 //! happens on threads for blocking work, a few at a time. Verified credentials are remembered by a
 //! keyed hash, so that later requests are answered at once.
 
+use crate::lock;
 use crate::server::{ConnectionLimiter, Permit};
 use aws_lc_rs::hmac;
 use base64::Engine as _;
@@ -15,7 +16,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
 use std::str::FromStr;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex};
 use tokio::sync::Semaphore;
 use twinring::spawn_blocking;
 
@@ -166,12 +167,8 @@ impl Auth {
         tag
     }
 
-    fn verified(&self) -> MutexGuard<'_, HashSet<[u8; 32]>> {
-        self.verified.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn are_verified(&self, credentials: &Credentials) -> bool {
-        self.verified().contains(&self.tag(credentials))
+        lock(&self.verified).contains(&self.tag(credentials))
     }
 
     /// Verifies credentials without blocking the worker; none if there are too many verifications at a time.
@@ -194,14 +191,14 @@ impl Auth {
     fn verify_now(&self, credentials: &Credentials) -> bool {
         let tag = self.tag(credentials);
         // Another request of the same client may have been first.
-        if self.verified().contains(&tag) {
+        if lock(&self.verified).contains(&tag) {
             return true;
         }
         let hash = self.hashes.get(&credentials.user);
         let matches = bcrypt::verify(&credentials.password, hash.unwrap_or(&self.of_nobody));
         let is_right = hash.is_some() && matches.unwrap_or(false);
         if is_right {
-            let mut verified = self.verified();
+            let mut verified = lock(&self.verified);
             if verified.len() >= VERIFIED_MAX {
                 verified.clear();
             }

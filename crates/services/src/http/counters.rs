@@ -2,10 +2,11 @@
 
 use super::Status;
 use super::hosts::Sites;
+use crate::lock;
 use crate::server::Count;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// The counters of a worker, which docs/json.md and the metrics explain.
@@ -166,7 +167,7 @@ pub(super) struct WorkerDurations(Mutex<BTreeMap<String, Arc<HostDurations>>>);
 impl WorkerDurations {
     /// Those of each site, by its number, and behind them those of requests without a site.
     pub(super) fn of_sites(&self, sites: &Sites) -> Vec<Arc<HostDurations>> {
-        let mut hosts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hosts = lock(&self.0);
         let mut find = |label: String| {
             let has_room = hosts.len() < HOSTS_MAX || hosts.contains_key(&label);
             let label = if has_room { label } else { DEFAULT_HOST.to_owned() };
@@ -184,7 +185,7 @@ impl WorkerDurations {
     ) -> BTreeMap<(String, &'static str), Durations<u64>> {
         let mut sums: BTreeMap<_, Durations<u64>> = BTreeMap::new();
         for worker in workers {
-            let hosts = worker.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let hosts = lock(&worker.0).clone();
             for (host, durations) in hosts {
                 for (class, counted) in CLASSES.into_iter().zip(&durations.0) {
                     let sum = sums.entry((host.clone(), class)).or_default();

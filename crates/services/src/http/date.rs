@@ -26,7 +26,7 @@ pub fn parse_date(text: &[u8]) -> Option<i64> {
 
 /// The current time, read once for each batch of requests.
 #[derive(Debug)]
-pub struct Clock {
+pub(super) struct Clock {
     now: Cell<Instant>,
     /// The second, since 1970.
     second: Cell<i64>,
@@ -35,9 +35,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that shows the present.
-    #[allow(clippy::new_without_default)]
-    pub fn new() -> Clock {
+    pub(super) fn new() -> Clock {
         let now = Instant::now();
         let clock = Clock {
             now: Cell::new(now),
@@ -49,8 +47,7 @@ impl Clock {
         clock
     }
 
-    /// Reads the time again.
-    pub fn tick(&self) {
+    pub(super) fn tick(&self) {
         let now = Instant::now();
         self.now.set(now);
         if now < self.second_ends.get() {
@@ -67,17 +64,17 @@ impl Clock {
     }
 
     /// The moment of the last tick.
-    pub fn now(&self) -> Instant {
+    pub(super) fn now(&self) -> Instant {
         self.now.get()
     }
 
     /// Its second, since 1970.
-    pub fn second(&self) -> i64 {
+    pub(super) fn second(&self) -> i64 {
         self.second.get()
     }
 
     /// Its date.
-    pub fn date(&self) -> [u8; DATE_BYTES] {
+    pub(super) fn date(&self) -> [u8; DATE_BYTES] {
         self.date.get()
     }
 }

@@ -13,7 +13,7 @@ pub(super) const REST: &str = "/**";
 /// A pattern of paths. `*` stands for any characters but a slash, `**` for any, `?` for one, `[ab]` for a choice,
 /// `{a,b}` for alternatives. A pattern without a slash is one of file names, in any directory.
 #[derive(Clone, Debug)]
-pub struct PathGlob(pub(super) Glob);
+pub(super) struct PathGlob(pub(super) Glob);
 
 impl PathGlob {
     pub(super) fn all() -> Result<PathGlob, String> {

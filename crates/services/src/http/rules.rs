@@ -1,7 +1,7 @@
 //! The rules of a site: what holds for the paths that clients ask for.
 //!
 //! All rules whose patterns match a path hold, in their order. Protection adds up: headers, passwords, addresses and
-//! rates of all of them count, unless a later rule drops the ones above it by name ([`Rule::replace`]). Of everything
+//! rates of all of them count, unless a later rule drops the ones above it by name (`replace`). Of everything
 //! else, the last rule that says something counts.
 
 use super::Status;
@@ -10,9 +10,9 @@ use super::pattern::PathGlob;
 use super::redirect::Redirect;
 use super::response::Field;
 use super::text::{cache_control, header_fields, optional, read, several};
-use crate::Network;
 use crate::rate::RateLimit;
 use crate::server::contain;
+use crate::{Network, lock};
 use globset::{GlobSet, GlobSetBuilder};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
@@ -21,7 +21,7 @@ use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 use twinring_input::quantity::{Count, PerSecond};
 
@@ -29,14 +29,10 @@ const RULES_MAX: usize = 2000;
 
 /// What a later rule can drop of the rules above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protection {
-    /// Passwords.
+pub(super) enum Protection {
     Auth,
-    /// Addresses that are allowed or denied.
     Addresses,
-    /// Header fields.
     Headers,
-    /// Rates of requests.
     Rate,
 }
 
@@ -81,7 +77,7 @@ const MOVED: u16 = 301;
 pub struct Rule {
     /// Without any, it holds for all.
     #[serde(rename = "match", deserialize_with = "several")]
-    pub paths: Vec<PathGlob>,
+    paths: Vec<PathGlob>,
     /// Header fields of all answers. One of the same name in a later rule takes its place.
     #[serde(deserialize_with = "header_fields")]
     headers: Vec<Field>,
@@ -120,7 +116,7 @@ pub struct Rule {
     pub error_pages: BTreeMap<u16, PathBuf>,
     /// What of the rules above does not hold.
     #[serde(deserialize_with = "several")]
-    pub replace: Vec<Protection>,
+    replace: Vec<Protection>,
     #[serde(skip)]
     target: Option<Redirect>,
     #[serde(skip)]
@@ -194,10 +190,8 @@ impl Rule {
     fn is_within_rate(&self, client: Option<IpAddr>) -> bool {
         let (Some(PerSecond(rate)), Some(client)) = (self.rate, client) else { return true };
         let burst = self.burst.map_or(rate, |burst| burst.get() as u32);
-        let begin = || Mutex::new(RateLimit::with_burst(rate, burst, Instant::now()));
-        let limit = self.counted.get_or_init(begin);
-        let mut limit = limit.lock().unwrap_or_else(PoisonError::into_inner);
-        limit.admits(client, 1, Instant::now())
+        let begin = || Mutex::new(RateLimit::new(rate, burst, Instant::now()));
+        lock(self.counted.get_or_init(begin)).admits(client, 1, Instant::now())
     }
 
     /// It can answer before a file is looked for.

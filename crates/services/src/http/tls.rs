@@ -2,6 +2,7 @@
 //! `connection`.
 
 use super::hosts::{HostMap, HostName};
+use crate::lock;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
@@ -14,7 +15,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex};
 
 /// The ALPN names of the protocols (RFC 7301).
 const HTTP_1_1: &[u8] = b"http/1.1";
@@ -58,7 +59,7 @@ pub struct TlsSettings {
 pub struct Tls {
     /// Tickets stay valid when certificates are replaced.
     ticketer: Arc<dyn ProducesTickets>,
-    current: RwLock<Arc<ServerConfig>>,
+    current: Mutex<Arc<ServerConfig>>,
 }
 
 /// Certificates that were read and checked, and are not in use yet.
@@ -71,7 +72,7 @@ impl Tls {
     pub fn new(settings: &TlsSettings) -> Result<Arc<Tls>, String> {
         let ticketer = aws_lc_rs::Ticketer::new().map_err(not_set_up)?;
         let TlsUpdate(config) = configure(settings, &ticketer)?;
-        Ok(Arc::new(Tls { ticketer, current: RwLock::new(config) }))
+        Ok(Arc::new(Tls { ticketer, current: Mutex::new(config) }))
     }
 
     /// Reads certificates and keys again, without using them. Blocks on the filesystem: for ever,
@@ -82,12 +83,12 @@ impl Tls {
 
     /// Uses an update for new connections.
     pub fn install(&self, TlsUpdate(config): TlsUpdate) {
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
+        *lock(&self.current) = config;
     }
 
     pub(super) fn accept(&self) -> Result<Encryption, rustls::Error> {
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
-        Encryption::new(Arc::clone(&current))
+        let current = Arc::clone(&lock(&self.current));
+        Encryption::new(current)
     }
 }
 

@@ -12,12 +12,12 @@ use super::index::Listings;
 use super::metrics::Observer;
 use super::options::HttpSettings;
 use super::resource::{Resource, find};
-use crate::descriptor_limit;
 use crate::server::{ConnectionLimiter, Connections};
+use crate::{descriptor_limit, lock};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use twinring::spawn;
 
@@ -193,14 +193,14 @@ impl Worker {
 /// The settings of a running service, for all workers.
 #[derive(Debug)]
 pub struct LiveSettings {
-    current: RwLock<Arc<HttpSettings>>,
+    current: Mutex<Arc<HttpSettings>>,
     replaced: AtomicU64,
     refused: AtomicU64,
 }
 
 impl LiveSettings {
     pub(super) fn new(settings: HttpSettings) -> LiveSettings {
-        let current = RwLock::new(Arc::new(bounded(settings)));
+        let current = Mutex::new(Arc::new(bounded(settings)));
         LiveSettings { current, replaced: AtomicU64::new(0), refused: AtomicU64::new(0) }
     }
 
@@ -208,7 +208,7 @@ impl LiveSettings {
     /// how files are sent on existing connections, stay as they are.
     pub fn replace(&self, settings: HttpSettings) {
         let settings = Arc::new(bounded(settings));
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = settings;
+        *lock(&self.current) = settings;
         self.replaced.fetch_add(1, Ordering::Release);
     }
 
@@ -232,9 +232,7 @@ impl Http {
     fn generation(&self, worker: usize) -> Generation {
         // In this order: a replacement in between is noticed by the next comparison.
         let number = self.settings.number();
-        let current = self.settings.current.read().unwrap_or_else(PoisonError::into_inner);
-        let settings = Arc::clone(&current);
-        drop(current);
+        let settings = Arc::clone(&lock(&self.settings.current));
         let workers = self.counters.len();
         let (bytes, files) =
             (settings.cache_bytes / workers, settings.cache_files.div_ceil(workers));

@@ -1,11 +1,12 @@
 //! Which clients a service admits, and how many connections, over all workers.
 
+use crate::lock;
 use ipnet::IpNet;
 use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// A network, such as `192.0.2.0/24`, or an address.
@@ -123,7 +124,7 @@ impl ConnectionLimiter {
         let is_limited = self.of_address_max < usize::MAX;
         let address = is_limited.then(address).flatten().map(network_of);
         if let Some(address) = address {
-            let mut of_address = self.of_address();
+            let mut of_address = lock(&self.of_address);
             let count = of_address.entry(address).or_default();
             if *count >= self.of_address_max {
                 return None;
@@ -131,10 +132,6 @@ impl ConnectionLimiter {
             *count += 1;
         }
         Some(AddressPermit { limiter: Arc::clone(self), address })
-    }
-
-    fn of_address(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
-        self.of_address.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -159,7 +156,7 @@ pub(crate) struct AddressPermit {
 impl Drop for AddressPermit {
     fn drop(&mut self) {
         if let Some(address) = self.address {
-            let mut of_address = self.limiter.of_address();
+            let mut of_address = lock(&self.limiter.of_address);
             if let Some(count) = of_address.get_mut(&address) {
                 *count -= 1;
                 if *count == 0 {
