@@ -178,7 +178,6 @@ impl Worker {
         let above = settings.sendfile_above;
         let resource =
             Rc::new(Resource::load(files, path, above, found, asked, &self.clock).await?);
-        resource.mark_checked(asked);
         // A later request may have finished earlier.
         match cache.get(site, path) {
             Some(newer) if newer.checked.get() > asked => Ok(newer),
