@@ -224,6 +224,8 @@ fn operators_add_fields_and_pages_by_path() {
             (get("/hello.txt", "Range: bytes=99-\r\n"), 416, &[a]),
             (get("/hello.txt", "If-Match: \"x\"\r\n"), 412, &[a]),
             (get("/office/plan.html", ""), 403, &[Text(HELLO), a]),
+            // It was answered, and counted for no rate.
+            (of("OPTIONS", "/office/plan.html"), 403, &[Text(HELLO), a]),
             (get("/none", ""), 404, &gone),
             (get("/.hidden", ""), 404, &gone),
             // Rules match what was asked for, not the file behind it.

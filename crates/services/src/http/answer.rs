@@ -89,15 +89,19 @@ impl<'w, 'r> Call<'w, 'r> {
     }
 
     fn begin_in(&self, site: &Site) -> Result<Response, Wait> {
+        let policy = site.comes_before_files().then(|| self.policy(site));
+        if let Some(policy) = &policy {
+            self.admit(policy)?;
+        }
         match self.request.method {
             Method::Get | Method::Head => {}
             Method::Options => return Ok(Response::message(Status::NO_CONTENT)),
-            _ => return Ok(Response::message(Status::METHOD_NOT_ALLOWED)),
+            Method::Other => return Ok(Response::message(Status::METHOD_NOT_ALLOWED)),
         }
         let path = clean(self.request.path.as_bytes());
-        if site.comes_before_files() {
+        if let Some(policy) = &policy {
             let path = path.as_deref().map_err(|refusal| *refusal);
-            self.before_files(site, path)?;
+            self.before_files(site, policy, path)?;
         }
         match path {
             Ok(path) => self.cached(&path).ok_or_else(|| Wait::File(path.into_owned())),
@@ -106,18 +110,26 @@ impl<'w, 'r> Call<'w, 'r> {
         }
     }
 
-    /// Addresses and rates; redirects, so that no password is asked for without TLS if requests are redirected to
-    /// https; then passwords.
-    fn before_files(&self, site: &Site, path: Result<&[u8], Refusal>) -> Result<(), Wait> {
-        let refuse = |response| Err(Wait::Page(response));
-        let policy = self.policy(site);
+    /// Addresses and rates, for all methods. (The target of one that is not allowed is not read, and counts as `/`.)
+    fn admit(&self, policy: &Policy<'_>) -> Result<(), Wait> {
         if !policy.admits(self.client()) {
             let reason = Reason::Limit("the address is not allowed");
-            return refuse(Response::failure(Status::FORBIDDEN, reason));
+            return Err(Wait::Page(Response::failure(Status::FORBIDDEN, reason)));
         }
         if policy.has_rate() && !policy.is_within_rate(self.client()) {
-            return refuse(Response::message(Status::TOO_MANY_REQUESTS));
+            return Err(Wait::Page(Response::message(Status::TOO_MANY_REQUESTS)));
         }
+        Ok(())
+    }
+
+    /// Redirects, so that no password is asked for without TLS if requests are redirected to https; then passwords.
+    fn before_files(
+        &self,
+        site: &Site,
+        policy: &Policy<'_>,
+        path: Result<&[u8], Refusal>,
+    ) -> Result<(), Wait> {
+        let refuse = |response| Err(Wait::Page(response));
         let is_acme = path.is_ok_and(|path| path.starts_with(ACME));
         if let Some(port) = site.redirect_to_https.filter(|_| !is_acme && !self.is_secure()) {
             return refuse(match to_https(port, self.request) {

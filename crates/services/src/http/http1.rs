@@ -259,6 +259,11 @@ async fn take_time(
     let response = match begun {
         Some(Ok(response)) => response,
         Some(Err(wait)) => call.resume(wait).await,
+        // What is refused anyway is refused before its body is read.
+        None if request.method == Method::Other => {
+            persistence = Persistence::Closes;
+            call.answer().await
+        }
         None => match receive_body(connection, input, &call).await {
             Ok(Ok(())) => {
                 connection.tracking.enter(Phase::Working);
@@ -291,10 +296,6 @@ async fn receive_body(
     input: &mut Input,
     call: &Call<'_, '_>,
 ) -> io::Result<Result<(), Status>> {
-    // What is refused anyway is refused before its body is read.
-    if call.request.method == Method::Other {
-        return Ok(Err(Status::METHOD_NOT_ALLOWED));
-    }
     let mut skip = match Skip::new(call.request.framing, call.generation.settings.max_body_bytes) {
         Ok(skip) => skip,
         Err(status) => return Ok(Err(status)),
