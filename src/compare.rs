@@ -213,13 +213,11 @@ impl Workload {
     }
 }
 
+const SERVICES: [(&str, Protocol); 3] =
+    [("echo", Protocol::Tcp), ("http", Protocol::Http), ("udp", Protocol::Udp)];
+
 fn service(word: &str) -> Option<Protocol> {
-    match word {
-        "echo" => Some(Protocol::Tcp),
-        "http" => Some(Protocol::Http),
-        "udp" => Some(Protocol::Udp),
-        _ => None,
-    }
+    SERVICES.into_iter().find(|(name, _)| *name == word).map(|(_, protocol)| protocol)
 }
 
 pub(crate) fn compare(options: &Compare) -> Result<u8, LabError> {

@@ -86,13 +86,11 @@ impl FromStr for Mode {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Mode, String> {
-        match text {
-            "both" => Ok(Mode::Both),
-            other => other
-                .parse()
-                .map(Mode::One)
-                .map_err(|_| format!("engine={other}: expected auto, io_uring, epoll or both")),
+        if text == "both" {
+            return Ok(Mode::Both);
         }
+        let one = text.parse().map(Mode::One);
+        one.map_err(|_| format!("engine={text}: expected auto, io_uring, epoll or both"))
     }
 }
 
@@ -148,13 +146,14 @@ impl FromStr for UsableCpus {
         let list: CpuList = text.parse()?;
         let Ok(mine) = sched_getaffinity(Pid::from_raw(0)) else { return Ok(UsableCpus(list)) };
         let may_use = |cpu: &usize| mine.is_set(*cpu).unwrap_or(false);
-        match list.all().iter().find(|cpu| !may_use(cpu)) {
-            None => Ok(UsableCpus(list)),
-            Some(cpu) => {
-                let all: Vec<String> =
-                    (0..CpuSet::count()).filter(may_use).map(|cpu| cpu.to_string()).collect();
-                Err(format!("this process may not use CPU {cpu}: choose from {}", all.join(",")))
-            }
+        if let Some(cpu) = list.all().iter().find(|cpu| !may_use(cpu)) {
+            let all = (0..CpuSet::count()).filter(may_use).map(|cpu| cpu.to_string());
+            let all: Vec<String> = all.collect();
+            return Err(format!(
+                "this process may not use CPU {cpu}: choose from {}",
+                all.join(",")
+            ));
         }
+        Ok(UsableCpus(list))
     }
 }
