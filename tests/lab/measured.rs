@@ -1,19 +1,15 @@
 //! Runs the program's `lab`, and reads what it wrote.
 
 use crate::support::*;
+use serde_json::json;
 use std::os::unix::fs::PermissionsExt;
 use twinring_lab::recomputed;
 use twinring_lab::result::Bundle;
 
-/// Runs the command: exit code, and what it said on standard output, and behind it on standard error. Ends the test where
-/// the lab gives up because other processes disturb what it measures.
+/// Runs the command: exit code, and what it said on standard output, and behind it on standard error.
 pub(crate) fn twinring(arguments: &[&str]) -> (Option<i32>, String) {
     let (code, stdout, stderr) = run(arguments);
-    let said = stdout + &stderr;
-    if let Some(why) = said.lines().find(|line| line.contains("excluded blocks in a row")) {
-        testing::needs("a quiet machine", why);
-    }
-    (code, said)
+    (code, stdout + &stderr)
 }
 
 /// The bundle in a directory that had none before, which holds.
@@ -25,7 +21,7 @@ pub(crate) fn bundle_in(out: &Path) -> PathBuf {
     bundle
 }
 
-/// One short pair of everything in an experiment.
+/// One short pair of everything in an experiment, which goes on beside other tests.
 pub(crate) struct Measured {
     pub(crate) said: String,
     pub(crate) bundle: Bundle,
@@ -34,11 +30,19 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
-    /// Measures, and checks that the bundle holds and that the files are gone that it was measured with.
+    /// Measures, and checks that the bundle holds and that the files are gone that it was measured with. Once more if a
+    /// run failed: others on the machine may take the CPU for longer than a window.
     pub(crate) fn take(arguments: &[&str], window_s: &str) -> Measured {
+        let is_whole = |it: &Measured| it.runs.iter().all(|it| it["failures"] == json!([]));
+        let mut attempts = std::iter::repeat_with(|| Measured::once(arguments, window_s)).take(5);
+        attempts.find(is_whole).unwrap_or_else(|| Measured::once(arguments, window_s))
+    }
+
+    /// The same, also if runs fail.
+    pub(crate) fn once(arguments: &[&str], window_s: &str) -> Measured {
         let out = tempfile::tempdir().unwrap();
         let short = ["--pairs", "1", "--spares", "0", "--window", window_s, "--warmup", "0.2"];
-        let into = ["--no-prices", "--out", out.path().to_str().unwrap()];
+        let into = ["--busy", "--no-prices", "--out", out.path().to_str().unwrap()];
         let (_, said) = twinring(&[&["lab", "run"], arguments, &short, &into].concat());
         let place = bundle_in(out.path());
         assert!(!place.join("work").exists());

@@ -15,9 +15,6 @@ pub(crate) const TESTS: &[Test] = tests![
 fn assert_http_is_sound(run: &Value) {
     let load = &run["loads"][0];
     assert_eq!(load["schema"], "twinring.load.http/1", "{run}");
-    if load["requests"]["sent"] == 0 {
-        testing::needs("a quiet machine", "the load generator had no CPU to send a request");
-    }
     let whole = |name: &str| load["whole_run"][name].as_u64().unwrap();
     assert_eq!(whole("failed"), 0, "{run}");
     let answered = load["requests"]["answered"].as_u64().unwrap();
@@ -61,9 +58,6 @@ fn http_in_all_its_ways_is_measured_on_both_engines() {
 fn assert_udp_is_sound(run: &Value) {
     let load = &run["loads"][0];
     assert_eq!(load["schema"], "twinring.load.udp/1", "{run}");
-    if load["packets"]["unsent"] != 0 {
-        testing::needs("a quiet machine", "packets were too late to be sent");
-    }
     assert!(load["packets"]["received"].as_u64() > Some(0), "{run}");
     assert_eq!(run["failures"], serde_json::json!([]), "{run}");
 }

@@ -263,16 +263,9 @@ fn a_full_disk_is_an_error_and_what_was_written_stays_readable() {
     worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
-/// `quick` over TCP at full load, with more options. It goes on beside other tests.
-const SMALL: [&str; 7] = [
-    "quick",
-    "--busy",
-    "--protocol",
-    "tcp",
-    "--set=connections=4",
-    "--set=load_percent=0",
-    "--set=bytes=8K",
-];
+/// `quick` over TCP at full load, with more options.
+const SMALL: [&str; 6] =
+    ["quick", "--protocol", "tcp", "--set=connections=4", "--set=load_percent=0", "--set=bytes=8K"];
 
 fn each_network_does_what_it_says_and_is_counted() {
     testing::needs_root("it makes networks");
@@ -318,7 +311,7 @@ fn a_network_that_cannot_be_had_is_an_error_that_says_so() {
         let words = if is_root { &without[..] } else { &without[3..] };
         let mut lab = Command::new(words[0]);
         lab.args(&words[1..]).args(["lab", "run"]).args(SMALL).args(["--pairs", "1", "--net", net]);
-        lab.arg("--no-prices").arg("--out").arg(out.path().join(net)).output().unwrap()
+        lab.args(["--busy", "--no-prices", "--out"]).arg(out.path().join(net)).output().unwrap()
     };
     let refused = run("rps");
     let said = String::from_utf8_lossy(&refused.stderr);
@@ -374,7 +367,7 @@ fn a_peer_is_started_as_it_wants_it_and_a_missing_one_is_left_out() {
 
 fn nginx_is_configured_and_ends_well() {
     testing::needs_program("nginx");
-    let cell = ["quick", "--busy", "--protocol", "http", "--set", "connections=4", "--net", "lo"];
+    let cell = ["quick", "--protocol", "http", "--set", "connections=4", "--net", "lo"];
     let subjects = ["--subject", "epoll", "--subject", "nginx", "--subject", "other=nginx-read"];
     let full = ["--set", "load_percent=0"];
     let runs = Measured::take(&[&cell[..], &full, &subjects].concat(), "0.6").runs;
