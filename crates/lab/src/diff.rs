@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::analysis::{FIGURES, Figure, Figures, sound_runs};
+use crate::analysis::{FIGURES, Figure, Figures, resolution, sound_runs};
 use crate::bundle::Stored;
 use crate::error::LabError;
 use crate::experiment::Cell;
@@ -56,6 +56,9 @@ pub struct Change {
     pub figures: BTreeMap<String, Estimate>,
     /// The intervals rest on the means of sessions.
     pub over_sessions: bool,
+    /// The least change of the CPU that the clock shows, as a share.
+    #[serde(skip)]
+    pub resolution: f64,
 }
 
 /// Compares two bundles.
@@ -97,9 +100,11 @@ pub fn diff(a: &Path, b: &Path, gates: &[Gate], unverified: bool) -> Result<Diff
     }
     let judge = |gate: &Gate| {
         let place = |it: &Change| format!("{}, {}", it.subject, it.cell);
-        let found = changes.iter().map(|it| (it.figures.get(&gate.figure), place(it)));
+        let found =
+            changes.iter().map(|it| (it.figures.get(&gate.figure), it.resolution, place(it)));
         let gone = before.keys().filter(|key| !after.contains_key(key));
-        let gone = gone.map(|(cell, subject)| (None, format!("{subject}, {cell}: only before")));
+        let gone =
+            gone.map(|(cell, subject)| (None, 0.0, format!("{subject}, {cell}: only before")));
         gate.over(found.chain(gone))
     };
     Ok(Diff {
@@ -139,7 +144,9 @@ fn change(
         Some(((*name).to_owned(), difference(&values(a), &values(b), least, level)?))
     };
     let figures = FIGURES.iter().filter_map(figure).collect();
-    Change { cell: *cell, subject: subject.clone(), figures, over_sessions }
+    let runs: Vec<&RunRecord> = a.iter().chain(b).map(|it| it.0).collect();
+    let resolution = resolution(&runs);
+    Change { cell: *cell, subject: subject.clone(), figures, over_sessions, resolution }
 }
 
 impl Diff {

@@ -44,10 +44,15 @@ pub struct Verdict {
 }
 
 impl Gate {
-    /// What it says of a ratio; nothing without an interval.
-    pub fn judge(&self, change: &Estimate) -> Option<Gated> {
+    /// What it says of a ratio; nothing without an interval, or where the clock of the CPU shows neither this change nor
+    /// the limit, because they are less than this share.
+    fn judge(&self, change: &Estimate, resolution: f64) -> Option<Gated> {
         let ends = change.ends?;
         let limit = 1.0 + self.limit_percent / 100.0;
+        let is_shown = |ratio: f64| ratio.ln().abs() >= resolution;
+        if self.figure.contains("cpu") && !is_shown(change.ratio) && !is_shown(limit) {
+            return None;
+        }
         let (nearest, farthest) =
             if self.limit_percent < 0.0 { (ends.high, ends.low) } else { (ends.low, ends.high) };
         let is_beyond = |end: f64| if self.limit_percent < 0.0 { end < limit } else { end > limit };
@@ -58,13 +63,14 @@ impl Gate {
         })
     }
 
-    /// What it says of changes, each with its place.
+    /// What it says of changes, each with the resolution of the clock of the CPU and its place.
     pub(crate) fn over<'a>(
         &self,
-        changes: impl Iterator<Item = (Option<&'a Estimate>, String)>,
+        changes: impl Iterator<Item = (Option<&'a Estimate>, f64, String)>,
     ) -> Verdict {
-        let judge =
-            |(change, at): (Option<&Estimate>, String)| (change.and_then(|it| self.judge(it)), at);
+        let judge = |(change, resolution, at): (Option<&Estimate>, f64, String)| {
+            (change.and_then(|it| self.judge(it, resolution)), at)
+        };
         let found: Vec<(Option<Gated>, String)> = changes.map(judge).collect();
         let order = [Some(Gated::Breached), None, Some(Gated::Undecided), Some(Gated::Holds)];
         let is = order.into_iter().find(|it| found.iter().any(|(gated, _)| gated == it)).flatten();
@@ -149,8 +155,20 @@ mod tests {
         ] {
             let gate: Gate = text.parse().unwrap();
             let change = Estimate { ratio: 1.0, ends: Some(Ends { low, high }), pairs: 8 };
-            assert_eq!(gate.judge(&change), Some(expected), "{text} [{low}, {high}]");
-            assert_eq!(gate.judge(&Estimate { ends: None, ..change }), None);
+            assert_eq!(gate.judge(&change, 0.0), Some(expected), "{text} [{low}, {high}]");
+            assert_eq!(gate.judge(&Estimate { ends: None, ..change }, 0.0), None);
+        }
+        // A change of 6 % breached a limit of 3 % by a clock that shows no less than 11 %.
+        let gate: Gate = "server_cpu > 3%".parse().unwrap();
+        for (ratio, resolution, expected) in [
+            (1.06, 0.11, None),
+            (1.00, 0.11, None),
+            (1.06, 0.05, Some(Gated::Breached)),
+            (1.20, 0.11, Some(Gated::Breached)),
+        ] {
+            let ends = Some(Ends { low: ratio - 0.01, high: ratio + 0.01 });
+            let change = Estimate { ratio, ends, pairs: 8 };
+            assert_eq!(gate.judge(&change, resolution), expected, "{ratio} by {resolution}");
         }
         for wrong in ["", "server_cpu", "server_cpu > -3%", "p99 < 3%", "p99 > inf%"] {
             assert!(wrong.parse::<Gate>().is_err(), "{wrong}");

@@ -94,10 +94,11 @@ impl Outcome {
             let found = cells().flat_map(|cell| {
                 cell.comparisons.iter().map(|it| {
                     let change = it.figures.get(&gate.figure).filter(|_| it.void.is_none());
-                    (change, format!("{} against {}, {}", it.subject, it.baseline, cell.cell))
+                    let place = format!("{} against {}, {}", it.subject, it.baseline, cell.cell);
+                    (change, it.resolution, place)
                 })
             });
-            gate.over(found.chain(missing.iter().map(|what| (None, what.clone()))))
+            gate.over(found.chain(missing.iter().map(|what| (None, 0.0, what.clone()))))
         };
         gates.iter().map(over).collect()
     }

@@ -55,6 +55,9 @@ pub struct Comparison {
     /// as many times as large as the ratio says.
     #[serde(skip)]
     pub of_baseline: Figures,
+    /// The least change of the CPU that the clock shows, as a share; 0 for the idle clock.
+    #[serde(skip)]
+    pub resolution: f64,
     /// The decision would be another one over all runs.
     #[serde(skip)]
     pub is_fragile: bool,
@@ -169,6 +172,7 @@ pub(super) fn compare(contest: &Contest<'_>, judged: &[Judged<'_>]) -> Compariso
         because,
         void,
         of_baseline: OF_BASELINE.into_iter().filter_map(baseline).collect(),
+        resolution: contest.resolution,
     }
 }
 

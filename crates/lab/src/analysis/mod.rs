@@ -335,7 +335,7 @@ fn cell_summary(
 }
 
 /// How coarse the busy time of a run is, as a share of it, where the clock counts ticks; else 0.
-fn resolution(runs: &[&RunRecord]) -> f64 {
+pub(crate) fn resolution(runs: &[&RunRecord]) -> f64 {
     let of_run = |run: &&RunRecord| {
         let cpu = run.cpu.as_ref().filter(|cpu| cpu.idle_clock == IdleClock::ProcStat)?;
         Some(cpu.server_cpu.busy_unsure_s? / cpu.server_cpu.busy_s.max(1e-9))
