@@ -195,6 +195,7 @@ impl Executor {
 
     #[inline(never)]
     fn end_task(&self, key: Key) {
+        debug_assert_ne!(self.running.get(), key, "it is polled in its box");
         let task = self.tasks.borrow_mut().slots.remove(key);
         task.into_iter().for_each(|task| self.drop_task(task.future));
     }
