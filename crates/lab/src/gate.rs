@@ -44,8 +44,8 @@ pub struct Verdict {
 }
 
 impl Gate {
-    /// What it says of a ratio; nothing without an interval, or where the clock of the CPU shows neither this change nor
-    /// the limit, because they are less than this share.
+    /// What it says of a ratio; nothing without an interval, or if a figure of the CPU and its limit are both less than
+    /// `resolution`, the smallest change that the clock shows, as a share.
     fn judge(&self, change: &Estimate, resolution: f64) -> Option<Gated> {
         let ends = change.ends?;
         let limit = 1.0 + self.limit_percent / 100.0;

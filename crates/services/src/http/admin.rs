@@ -31,7 +31,7 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 pub struct Admin(BoundListener);
 
 impl Admin {
-    /// Binds the address, which an error names.
+    /// Binds the address. An error names it.
     pub fn bind(address: SocketAddr) -> io::Result<Admin> {
         let mut bound = ListenOptions::default().bind(address, 1)?;
         let no_listener = || io::Error::other(format!("{address}: no listener"));
